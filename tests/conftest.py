@@ -13,8 +13,6 @@ To the deep tier belong
   how many it has takes ``@examples(40)`` from tests/helpers/tiers.py, which follows the tier.
 """
 
-from __future__ import annotations
-
 import gc
 import inspect
 import os

@@ -1,7 +1,5 @@
 """Every command's output fits a terminal of 80 columns: no line is longer, and no word is cut."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """What is published: the source distribution holds what the repository has, the README's links lead somewhere."""
 
-from __future__ import annotations
-
 import importlib.machinery
 import importlib.util
 import shutil

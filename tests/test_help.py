@@ -1,7 +1,5 @@
 """Every command's help has examples, which are commands that there are, with flags and values that they take."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

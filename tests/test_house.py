@@ -1,7 +1,5 @@
 """The rooms: cxlemu <- collectives <- faults <- studies. No import goes up, no files import each other in a circle."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import subprocess

@@ -1,7 +1,5 @@
 """The list of mutants is in order; scripts/mutants, which CI runs, sees that each is red."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

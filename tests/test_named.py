@@ -3,8 +3,6 @@
 The options are found in what click declares. See tests/nothing_done.md.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 tests/nothing_done.md has the list of all, also of those that other files test.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

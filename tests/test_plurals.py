@@ -1,7 +1,5 @@
 """One thing is not called several: people read what `cxlemu.units.counted` counts, and no plural written by hand."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The README is the front door: every command in it and in docs/ runs, every file shown is the file."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

@@ -1,7 +1,5 @@
 """scripts/release: a version is one version everywhere, and has notes."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

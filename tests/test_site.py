@@ -1,7 +1,5 @@
 """The documentation site: it builds without a warning, has all commands, and fetches nothing when it is read."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

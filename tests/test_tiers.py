@@ -1,7 +1,5 @@
 """Which tests run without --deep, with it and with --only-deep: see tests/conftest.py."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One vocabulary: every option of every command that says a concept says it as cxlemu.cli.vocabulary does."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Rounds that are made as columns are, byte for byte, those that the algorithm would have written one by one."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

@@ -1,7 +1,5 @@
 """What may be an argument: every dtype, every array that shares its memory with NumPy's, gaps, shapes of nothing."""
 
-from __future__ import annotations
-
 import ctypes
 from array import array
 from functools import partial

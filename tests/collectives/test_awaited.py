@@ -1,7 +1,5 @@
 """Requests and handles in asyncio: awaiting lets other tasks run, and a cancelled one leaves the call under way."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

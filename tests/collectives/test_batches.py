@@ -1,7 +1,5 @@
 """Batches: the blocks of consecutive ranks in one copy, and when `auto` takes them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import product
 

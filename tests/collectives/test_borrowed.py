@@ -1,7 +1,5 @@
 """Arrays that others own: read-only ones that are only read, lazy ones, buffers that grow, results of the same kind."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Where an array goes in a first call and in a repeated one, file by file, as docs/calls.md lists it."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """A new communicator's doorbells are zero in the pool, whatever its memory; a rank that clears for long is heard."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

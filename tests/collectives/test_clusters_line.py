@@ -1,7 +1,5 @@
 """Two levels of thousands of ranks: a line through few clusters against all of them, and machines that are cut down."""
 
-from __future__ import annotations
-
 import pytest
 from click.testing import CliRunner
 

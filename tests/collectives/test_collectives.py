@@ -1,7 +1,5 @@
 """Random programs on random worlds: whatever the ring, the memory and the order of steps, the bytes are right."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import replace

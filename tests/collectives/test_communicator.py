@@ -1,7 +1,5 @@
 """What a user of a Communicator relies on: results, shapes, order, groups, and errors that name what is wrong."""
 
-from __future__ import annotations
-
 import re
 import threading
 import time

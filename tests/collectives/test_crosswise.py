@@ -1,7 +1,5 @@
 """Crosswise: the blocks of one writer, and those for one reader, in one copy each, and when `auto` takes that."""
 
-from __future__ import annotations
-
 import pytest
 
 from collectives.algorithms.catalog import build, recipe

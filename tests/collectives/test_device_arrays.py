@@ -1,7 +1,5 @@
 """Calls whose arrays live on a device, a fake one: the same results, in kind, in the order of queues."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial

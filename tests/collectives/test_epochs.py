@@ -1,7 +1,5 @@
 """The last epochs of a communicator: calls are right up to the end, and then all ranks are told in the same call."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

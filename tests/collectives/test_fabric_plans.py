@@ -4,8 +4,6 @@ A collective takes no longer than those that it can be made of, one after the ot
 fewer bytes; and none is faster than its lower bound, of which its launch and starts are a part.
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 import pytest

@@ -3,8 +3,6 @@
 Both margins are of tie-breaking and queues: requests that come in another order wait for each other otherwise.
 """
 
-from __future__ import annotations
-
 import random
 from functools import cache
 from itertools import product

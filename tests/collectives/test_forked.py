@@ -1,7 +1,5 @@
 """A forked child has nothing of its parent's world: each call is refused, and whatever ends there harms nobody."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

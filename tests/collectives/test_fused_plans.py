@@ -1,7 +1,5 @@
 """Fused plans: right on every shape, style and tiling, and made of what they promise."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Fused products as users call them, and ``cxlemu fused``: right on every engine and memory, and honest about time."""
 
-from __future__ import annotations
-
 import json
 import time
 from dataclasses import dataclass, field

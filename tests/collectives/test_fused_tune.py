@@ -1,7 +1,5 @@
 """Tuning on this machine: successive halving by hand, choices that race on real ranks, and the command."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fused operators on modelled accelerators: the tuner, the file it keeps, and the command."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Communicators that their members make alone, in room that comes back, and whose calls wait for no other one's."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import time

@@ -1,7 +1,5 @@
 """Repeated calls on arrays of ``comm.heap``: C runs them alone, as those on ordinary arrays, and holds none of them."""
 
-from __future__ import annotations
-
 import gc
 import sys
 import weakref

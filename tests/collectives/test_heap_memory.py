@@ -1,7 +1,5 @@
 """A sparse pool: how much memory it has, counted by the system, as communicators and arrays come and go."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """Collectives on two levels: the same results, proved, broken on purpose, run with real bytes, costed and chosen."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from itertools import product

@@ -1,7 +1,5 @@
 """Calls whose vectors a switch adds up: what each link carries, for whom, and what the command says."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Checksums that travel with doorbells: what is damaged or lost on its way is found, and it is said whose it was."""
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

@@ -1,7 +1,5 @@
 """A signal's handler that raises in a call: what had not begun has not happened, and the communicator goes on."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Callable

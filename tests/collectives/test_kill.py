@@ -1,7 +1,5 @@
 """Ranks and parents that are killed in the middle of `cxlemu run`: who notices, what is said, what is left."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Who lives is known apart from what is called: a process that ends is seen at once, a stopped one is not dead."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -1,7 +1,5 @@
 """Arrays in the pool that a rank makes alone: where they lie, when their places come back, how they are sent."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Send and receive: every size, in any order of posting, on every memory; and errors that name what is wrong."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from functools import partial

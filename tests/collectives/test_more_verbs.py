@@ -1,7 +1,5 @@
 """Coalesced calls, objects, a time for one call, abort from another thread, dup."""
 
-from __future__ import annotations
-
 import inspect
 import pickle
 import threading

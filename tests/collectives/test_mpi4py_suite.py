@@ -1,7 +1,5 @@
 """mpi4py's own tests of messages and collectives, on our communicators: how many pass, and why others do not run."""
 
-from __future__ import annotations
-
 import os
 from functools import partial
 from pathlib import Path

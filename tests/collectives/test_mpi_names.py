@@ -1,7 +1,5 @@
 """What programs of MPI do without thinking: integers of any kind, requests in loops, null peers, probes that keep."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

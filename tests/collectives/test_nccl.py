@@ -1,7 +1,5 @@
 """NCCL's algorithms as plans: right by rules, symbols and proof, on inboxes in a pool and in ranks' own memories."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The oracle of `cxlemu run`: inputs are exact in any order or show it, never repeat, and give what contracts say."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations, permutations

@@ -1,7 +1,5 @@
 """Arrays that share memory with each other, or with themselves: refused, or used in order."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

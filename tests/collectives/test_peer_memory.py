@@ -1,7 +1,5 @@
 """Arrays that travel from process to process: the same results, read in place, and only where that is asked for."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

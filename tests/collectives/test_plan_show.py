@@ -1,7 +1,5 @@
 """Plans for people: instructions as text, tables, sums; and the verbs of ``cxlemu plan``."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

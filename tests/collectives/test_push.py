@@ -1,7 +1,5 @@
 """Results that peers write where they lie, in the heap: what comes out, what is refused, and what `auto` takes."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The recipes of docs/calls.md: a collective is a row, a page and a verb, and then it runs, is proved and simulated."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

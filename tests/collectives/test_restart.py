@@ -1,7 +1,5 @@
 """A run in which all ranks die at once, anywhere, and the next one in the same pool, beside what the first one left."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager

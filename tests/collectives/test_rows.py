@@ -1,7 +1,5 @@
 """Words for many peers at once give the same records as the words for one, peer after peer."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

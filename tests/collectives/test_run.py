@@ -1,7 +1,5 @@
 """`cxlemu run` as its user sees it: exit codes, the table, JSON, and algorithms of one's own."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

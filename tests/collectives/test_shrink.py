@@ -1,7 +1,5 @@
 """Ranks that die, anywhere, and those that go on without them: who is told what, who agrees on what, what is right."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

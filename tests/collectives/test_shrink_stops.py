@@ -1,7 +1,5 @@
 """Ranks that are stopped in the middle of shrinking, and taken for dead: one group goes on, and all others are told."""
 
-from __future__ import annotations
-
 import threading
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """`cxlemu simulate`: every collective on the modelled fabric, its bytes, its table, its files, and traces."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sizes and bandwidths as in nccl-tests, held to worked examples."""
 
-from __future__ import annotations
-
 import pytest
 
 from collectives.contracts import COLLECTIVES

@@ -1,7 +1,5 @@
 """Small messages on NVLink: data and flag in one store (LL), and calls that a graph launches."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Worlds of tenants in one pool: what was lent reaches them, and they reach nothing else; between processes as well."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import itertools

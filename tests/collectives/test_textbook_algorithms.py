@@ -1,7 +1,5 @@
 """The textbook algorithms of examples/algorithms: proved, explored, mutated, run and simulated like those we ship."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections import Counter

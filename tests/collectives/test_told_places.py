@@ -1,7 +1,5 @@
 """Doorbells that tell where arrays in the heap lie: what comes out of the pool is compared with the strip first."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial

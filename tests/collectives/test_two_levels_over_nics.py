@@ -1,8 +1,6 @@
 """InfiniBand between hosts of several GPUs with an XLink: two levels where they can be had, and notes on what a
 comparison leaves out."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

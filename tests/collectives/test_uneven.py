@@ -1,7 +1,5 @@
 """Blocks that differ in size, and scans, beside NumPy: every form of argument, empty blocks, memories and engines."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from itertools import accumulate

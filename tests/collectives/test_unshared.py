@@ -1,7 +1,5 @@
 """What maps the pool or waits for peers is neither copied nor pickled: a TypeError at once, and everything goes on."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Callable

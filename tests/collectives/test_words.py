@@ -1,7 +1,5 @@
 """The words that users' algorithms are written with: what each becomes, and what is said to whoever gets one wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

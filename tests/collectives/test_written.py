@@ -1,7 +1,5 @@
 """What is written of a part, by itself: events, what streams know of slots, scratch memory, and rounds that follow."""
 
-from __future__ import annotations
-
 from collectives.builder.alike import APART, LEAST, AlikeRounds
 from collectives.builder.part import Event, Written, concatenated
 from cxlemu.memory.protocol import LINE_BYTES

@@ -1,7 +1,5 @@
 """Arrays of comm.heap: the same results as any others, one place on all ranks, and freed when nobody has them."""
 
-from __future__ import annotations
-
 import gc
 import re
 import threading

@@ -1,7 +1,5 @@
 """Arrays in the heap of a pool on real cards, files in their place: no call copies them before it publishes them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

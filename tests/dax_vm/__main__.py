@@ -6,8 +6,6 @@ CXL switch.
 Exit code 0: passed. 1: failed. 77: skipped, for the reason printed last.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

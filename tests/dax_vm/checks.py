@@ -1,7 +1,5 @@
 """What is checked between two guests that are up: each check tells what it saw, or raises GuestError."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import subprocess

@@ -4,8 +4,6 @@ then a process of its own, forked from that one.
 An order is N.json, {"arguments": [...], "environment": {...}}; its output is N.out, its exit code N.rc.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -1,7 +1,5 @@
 """What guests are made of: QEMU, installed; Debian's kernel and busybox, downloaded and unpacked, never installed."""
 
-from __future__ import annotations
-
 import lzma
 import os
 import platform

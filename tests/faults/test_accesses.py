@@ -1,7 +1,5 @@
 """Which bytes an instruction loads and stores is said in plan/accesses.py; what C has of it is the same."""
 
-from __future__ import annotations
-
 import pytest
 
 from cxlemu.plan import Op

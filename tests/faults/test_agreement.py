@@ -1,7 +1,5 @@
 """The prover and the explorer agree on plans and on all of their mutants. `scripts/agree` has all of them."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

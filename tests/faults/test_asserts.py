@@ -1,7 +1,5 @@
 """Assertions decide under ``python -O`` and PYTHONOPTIMIZE as they do otherwise, or a sentence says they cannot."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

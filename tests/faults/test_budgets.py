@@ -1,7 +1,5 @@
 """Budgets of seconds hold within large steps, too: shown with clocks that the tests turn."""
 
-from __future__ import annotations
-
 import json
 import signal
 import threading

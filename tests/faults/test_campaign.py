@@ -1,7 +1,5 @@
 """Campaigns over mistakes that were put there: found, counted, made small, told, and reproduced from a token."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

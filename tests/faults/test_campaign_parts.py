@@ -1,7 +1,5 @@
 """What campaigns are made of: making things smaller, journals, specifications, cases."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """A few worlds under attack; `scripts/chaos` runs an hour of them."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.helpers.chaos import chaos

@@ -1,7 +1,5 @@
 """What the prover finds wrong, an execution shows, and its schedule shows it again on the definition of everything."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A READ whose result nobody uses is held to the rules, by prover and explorer alike, and both say why."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

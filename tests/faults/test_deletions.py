@@ -5,8 +5,6 @@ slots are reused, lines are stale, and the rank with the deletion may run calls 
 the never-evict shadow cache, the worst case for staleness; there one order of steps a class of instruction suffices.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Programs in C on emulated hosts: a ring queue that is right, its mistakes, and what a run promises."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Atomic operations on 16 bytes link and are judged, as cmpxchg16b and as calls of libatomic, in C and in C++."""
 
-from __future__ import annotations
-
 import pytest
 
 from faults.programs.result import RunChoice

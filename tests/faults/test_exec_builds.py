@@ -1,7 +1,5 @@
 """`cxlemu cc` where a build system wants a compiler: make, CMake, setuptools, Cargo. What they build runs on a pool."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -4,8 +4,6 @@ tests/faults/programs/canaries.c has the ways: what compilers make of C, what th
 intrinsics, and functions of the C library.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

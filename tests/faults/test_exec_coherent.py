@@ -1,7 +1,5 @@
 """Ranges in which caches are coherent between hosts: locks work there, and the rules for everything else stay."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """``cxlemu exec --crash every``: what a crash may leave, programs that recover or do not, what is said."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What `cxlemu exec` breaks, in programs that are recompiled and that are preloaded: links, cards, lines, hosts."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

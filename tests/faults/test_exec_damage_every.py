@@ -1,7 +1,5 @@
 """``cxlemu exec --poison every`` and ``--lose-card every``: lines and cards break wherever somebody can tell."""
 
-from __future__ import annotations
-
 import json
 import platform
 import shlex

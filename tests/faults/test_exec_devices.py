@@ -1,7 +1,5 @@
 """Copies by devices (cxl_device_copy) happen at times of their own; until their end, nobody may use the bytes."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import subprocess

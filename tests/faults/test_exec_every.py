@@ -1,7 +1,5 @@
 """``cxlemu exec --every``: outcomes of litmus tests, equal verdicts with and without the reduction, whole programs."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterable

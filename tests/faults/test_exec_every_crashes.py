@@ -1,7 +1,5 @@
 """``cxlemu exec --every --crash every``: every crash of every interleaving, and no more runs than that takes."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Mistakes of published programs, in a few lines, are named, and the same lines done right are quiet."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A hang is a cycle of all threads: right programs are not called hung, hung ones are, and a limit leaves it open."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

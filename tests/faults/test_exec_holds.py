@@ -1,7 +1,5 @@
 """What must hold, said in C: assertions, invariants of the pool, histories; by seeds, --every and --crash every."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

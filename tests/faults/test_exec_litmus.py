@@ -4,8 +4,6 @@ No run has a forbidden outcome, and some run has each allowed one. A crash comes
 judged whose host was at its ``crash`` then. Another host reads the pool at last, when everything posted has arrived.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Places that a maintainer can use: lines of the program, not of its language's library."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

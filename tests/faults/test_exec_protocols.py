@@ -1,7 +1,5 @@
 """The protocols that are shipped, as programs in C: ``--every`` is right of the right ones, and finds each mistake."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Where /dev/shm is full, `cxlemu exec` says so: it is no failure of the program, and nothing is left there."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

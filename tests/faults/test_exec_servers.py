@@ -1,7 +1,5 @@
 """Fork servers of ``exec --every`` and ``exec --crash every``: the same runs as of programs that are started anew."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

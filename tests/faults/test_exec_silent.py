@@ -1,7 +1,5 @@
 """Stores that nobody announces, instructions that no compiler shows: right programs are quiet, wrong ones are found."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What programs of others do around a pool: right ones are quiet, and a missing flush is named with its store."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Programs with CUDA's and HIP's copies, streams and events, on a machine without a device."""
 
-from __future__ import annotations
-
 import platform
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """What `cxlemu exec` warns of, and its last line: what a run did not judge."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

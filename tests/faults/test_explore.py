@@ -1,7 +1,5 @@
 """Protocols written as Python generators: where they stand, what is found in them, and how it is shown again."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

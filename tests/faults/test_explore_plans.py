@@ -1,7 +1,5 @@
 """Plans in every execution: the shipped ones are right, what breaks one is found, no reduction changes a verdict."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

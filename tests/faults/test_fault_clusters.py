@@ -1,7 +1,5 @@
 """Clusters in campaigns, sweeps and explorations: what is missing between hosts is found, inside one only doorbells."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """A fault whose fields name nothing, such as a card that is not there, does not pass for one that happened."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A kind of fault is one declaration: what is registered here at run time works everywhere that shipped kinds do."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Fault scripts are data: they survive a round trip, and whatever is wrong with one is one sentence with its place."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every engine and judge declares which features of plans it models, and says so of a plan that has another one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import ModuleType
 

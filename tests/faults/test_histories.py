@@ -1,7 +1,5 @@
 """Histories of operations: what an order explains, held to a search through all orders, and what is said."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from itertools import combinations, permutations

@@ -1,7 +1,5 @@
 """Faults that happen to real runs: what each kind does, that both engines agree, and that judging can say no."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is named and not done is said: variants and numbers of ranks, pairs of dtype and operation, kinds of faults."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

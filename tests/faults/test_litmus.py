@@ -1,7 +1,5 @@
 """The litmus tests in tests/faults/litmus, exhaustively; a sentence taken out of the memory model breaks one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

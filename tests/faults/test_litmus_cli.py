@@ -1,7 +1,5 @@
 """``cxlemu litmus``: what it prints, its exit codes, and its JSON."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

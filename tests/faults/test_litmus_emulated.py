@@ -1,7 +1,5 @@
 """What the emulated cache does, the abstract machine allows: litmus tests in random orders, under an adversary."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from random import Random
 

@@ -4,8 +4,6 @@ Caches of this machine are coherent, so that a missing flush shows nowhere here:
 runs the same where caches hide nothing.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -4,8 +4,6 @@
 by a seed of the adversary (``by="seed"``). "forbidden": no interleaving of the steps and no seed shows it.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Mutation testing tests itself: a judge that is blind in one eye is found out, and a needless instruction is named."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

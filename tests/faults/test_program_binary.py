@@ -1,7 +1,5 @@
 """Which programs can be followed as they are; the others are refused in a sentence, whatever their headers say."""
 
-from __future__ import annotations
-
 import platform
 import shutil
 import struct

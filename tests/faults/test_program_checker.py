@@ -1,7 +1,5 @@
 """The checker of programs, on streams of events: each mistake is found, its repair and legal plans are silent."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The decoder of x86-64 and the search for flushes in programs: against objdump, and against made-up tables."""
 
-from __future__ import annotations
-
 import platform
 import random
 import shutil

@@ -1,7 +1,5 @@
 """What `cxlemu exec` finds in programs: the lines of writer and reader, and the missing instruction."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Programs as they are, not recompiled: their own flushes and fences are followed, their pages are their host's."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

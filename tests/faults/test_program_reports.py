@@ -1,7 +1,5 @@
 """Reports of a program's mistakes: lines, litmus tests that confirm them, pictures, JSON, SARIF, suppressions."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

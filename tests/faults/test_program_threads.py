@@ -1,7 +1,5 @@
 """Programs of several threads, side by side (--free) and in turns. scripts/sanitize looks for races in them."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

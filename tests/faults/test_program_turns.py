@@ -1,7 +1,5 @@
 """Where turns end: before a step that another host can observe."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Protocols executed by real ranks: on every memory, held to what the explorer says can happen; and the command."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

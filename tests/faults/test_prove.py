@@ -1,7 +1,5 @@
 """The prover on the plans that we ship: all are right, alone and mixed, and no instruction can be taken away."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """``cxlemu prove``: rows, verdicts and exit codes, a violation told, shown and replayed, and bad input."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Proofs of fused plans: synchronization and values, whatever the tiles; and a tile of wrong operands is found."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from itertools import product

@@ -1,7 +1,5 @@
 """``cxlemu prove --algorithm``: mistakes that show for some calls only, what is declined, and the last line."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Messages as they really go: envelopes and segments, one after another on a mailbox; proved, and no step too many."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache

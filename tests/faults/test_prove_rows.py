@@ -1,7 +1,5 @@
 """Proofs on several cores: the rows are those of one process, and what goes wrong in a worker is told."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Each rule of the prover: a plan that keeps it, the same plan with a mistake, and that nothing else finds this one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple

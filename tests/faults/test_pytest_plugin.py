@@ -1,7 +1,5 @@
 """The pytest plugin, as a user's own suite sees it: a pytest of its own in a folder of its own."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

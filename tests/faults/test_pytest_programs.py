@@ -1,7 +1,5 @@
 """The fixture cxl_program, as a user's own suite sees it."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Schedules are data: what an order chose is recorded, goes through JSON, and replays to the same bytes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any

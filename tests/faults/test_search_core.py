@@ -4,8 +4,6 @@ Unreduced, both count the same states and transitions; so where the definition w
 for it. Every schedule that a search returns is possible step by step, and leads where it says.
 """
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Nothing at all, threads without steps, no lines, one rank, and as much of everything as is allowed, and one more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from itertools import product
 from pathlib import Path

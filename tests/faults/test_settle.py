@@ -4,8 +4,6 @@ Random automata, searched reduced and unreduced (which test_search_core.py holds
 protocols among the examples, likewise; and for each rule a program that a wrong rule would judge wrongly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tokens of what mutation testing shows: any calls on one ring, a mistake in some, a schedule."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What `Communicator.shrink` decides by (cxlemu/pool/ballots.py), searched as it runs, and without each guard."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

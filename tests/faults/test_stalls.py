@@ -4,8 +4,6 @@ Ranks take turns in time of their own. One of them stalls before a step of its s
 for as long as everything or for much longer than any deadline. Nobody dies, and no rank is there twice.
 """
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Every tool takes every plan: an algorithm of one's own, and a plan that was saved, resolved in one way."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import partial

@@ -1,7 +1,5 @@
 """Replay tokens: what goes in comes out, and what is damaged, foreign or huge is one sentence."""
 
-from __future__ import annotations
-
 import base64
 import json
 import pickle

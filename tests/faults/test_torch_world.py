@@ -1,7 +1,5 @@
 """The fixture ``torch_world``, by tests that use it."""
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """cxlemu torchrun: training scripts compared, disturbed and restarted; calls that went wrong, made again."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

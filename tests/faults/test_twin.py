@@ -1,7 +1,5 @@
 """The twin of lockstep in C shows what the definition shows: the same end, the same words, the same moves."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A small plan file asks for little work, whatever it says: every command refuses it with a sentence."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

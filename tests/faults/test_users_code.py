@@ -1,7 +1,5 @@
 """What code of a user's does to leave a command is an exception like any other, and what a builder refused stands."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

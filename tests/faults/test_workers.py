@@ -1,7 +1,5 @@
 """Commands that work on many processes leave none behind, and nothing in /dev/shm, whichever way they are stopped."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """A rank whose store answers late while Gloo connects: when does its peer think that both are connected?"""
 
-from __future__ import annotations
-
 import time
 from datetime import timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """Plans written by hand, an instruction at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from cxlemu.plan import Instruction, Kind, Op, Operand, Stream, encode

@@ -4,8 +4,6 @@ A file stands where the call first enters it. What comes after C has begun to ru
 takes decides whether Python looks after the peers meanwhile.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Files that stand in for cards, and pools on them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial

@@ -4,8 +4,6 @@ Every world checks all its results, and must end by itself, say only sentences, 
 from a seed; when it happens is up to the machine. `scripts/chaos` runs this for as long as one likes.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

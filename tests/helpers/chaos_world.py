@@ -4,8 +4,6 @@ Run as a program: ``chaos_world SEED POOL PROGRESS``. PROGRESS is a file that is
 SIGUSR1 every process says on stderr where it is. The last line that it prints is what became of its ranks, as JSON.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import json
 import random

@@ -1,7 +1,5 @@
 """A command of cxlemu, run in this process."""
 
-from __future__ import annotations
-
 from click.testing import CliRunner, Result
 
 from cxlemu.cli import main

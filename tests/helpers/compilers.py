@@ -1,7 +1,5 @@
 """Every C and C++ compiler that is installed: gcc and clang, and all versions that a distribution names by number."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What is counted under callgrind: each row by itself, after a warm-up, in one process of one rank."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable
 from functools import partial

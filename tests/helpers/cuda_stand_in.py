@@ -1,7 +1,5 @@
 """A stand-in for NVIDIA's packages, whose device is the CPU and does everything at once. No GPU is asked."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib
 import mmap

@@ -4,8 +4,6 @@ Run as a program, with a folder for the cards. Exit code 1 and a sentence: resul
 not come in time, or the cache-line instructions that were executed are not those that the plan's records ask for.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

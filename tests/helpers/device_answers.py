@@ -1,7 +1,5 @@
 """What Linux 6.1's device-DAX answers to tests/faults/programs/device.py, and so `cxlemu exec`."""
 
-from __future__ import annotations
-
 import re
 
 ANSWERS = {  # python -m tests.dax_vm asks real ones

@@ -1,7 +1,5 @@
 """Every verb that takes arrays of a device, for arrays that live wherever a test puts them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Ranks with fake devices around one communicator's part of a pool, in one thread: every step is a seed's choice."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field

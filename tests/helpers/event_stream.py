@@ -3,8 +3,6 @@
 It does to its caches what `cxlemu exec` does to those of a program, and tells the checker the same.
 """
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 import tempfile

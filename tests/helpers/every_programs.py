@@ -3,8 +3,6 @@
 python -m tests.helpers.every_programs --programs 300
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import sys

@@ -1,7 +1,5 @@
 """What collectives must compute, in plain NumPy: independent of plans, contracts and cxlemu.plan.reduction."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import reduce
 from typing import Any

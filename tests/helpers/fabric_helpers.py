@@ -1,7 +1,5 @@
 """Small fabrics and hand-written plans, whose times can be told with a pencil."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 

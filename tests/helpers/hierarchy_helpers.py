@@ -1,7 +1,5 @@
 """Machines around a fabric that a few lines describe."""
 
-from __future__ import annotations
-
 from cxlemu.topology import Topology
 
 LEAF_SPINE = """

@@ -1,7 +1,5 @@
 """Which calls of a variant may be in place."""
 
-from __future__ import annotations
-
 from collectives.algorithms import catalog
 from collectives.contracts import COLLECTIVES
 

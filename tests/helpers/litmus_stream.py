@@ -1,7 +1,5 @@
 """A litmus test as a stream of events for the checker of programs: one random interleaving."""
 
-from __future__ import annotations
-
 import random
 
 from faults.litmus.language import Litmus

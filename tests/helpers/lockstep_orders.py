@@ -1,7 +1,5 @@
 """Orders that let one side of every exchange go first."""
 
-from __future__ import annotations
-
 from faults.lockstep.orders import PUBLISH, Order, by
 
 

@@ -1,7 +1,5 @@
 """Max-min fair sharing, as an oracle: every flow under way gets its fair share of each resource, all the time."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 

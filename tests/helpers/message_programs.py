@@ -1,7 +1,5 @@
 """What ranks do in test_messages.py; a module of its own, because spawned ranks import it."""
 
-from __future__ import annotations
-
 import random
 import threading
 from typing import Any, NamedTuple

@@ -9,8 +9,6 @@ The list is tests/mutants.yaml. A file of the packages has mutants, each with th
 Nothing is written to the checkout. Of a file in C, every extension that it is part of is built in the copy.
 """
 
-from __future__ import annotations
-
 import ast
 import os
 import queue

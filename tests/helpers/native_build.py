@@ -1,7 +1,5 @@
 """Extensions of a copy of the packages, built with something else in one file of C: how tests break it on purpose."""
 
-from __future__ import annotations
-
 import os
 import runpy
 import shutil

@@ -4,8 +4,6 @@ faults/lockstep/lockstep.py interleaves single instructions, which the native en
 byte, so that an address sanitizer sees any access beside them.
 """
 
-from __future__ import annotations
-
 import ctypes
 import random
 import weakref

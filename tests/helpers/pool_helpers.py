@@ -1,7 +1,5 @@
 """A pool of a test's own, and processes that own or attach one."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import subprocess

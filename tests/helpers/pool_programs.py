@@ -1,7 +1,5 @@
 """Programs in C and C++ for a pool: built for either mode, run on two hosts, and what the checker found."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import platform

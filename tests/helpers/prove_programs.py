@@ -4,8 +4,6 @@ A rank is a list of instructions, or several lists for several streams. Its slot
 doorbell k of a rank is rung with round 0, and with round 1 in a ring of one slot. Group 0 is everyone's done.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from cxlemu.plan import Buffer, Call, DoorbellGroup, Frame, Instruction, Layout, Op, Plan, RankPart, Region

@@ -4,8 +4,6 @@ Run as a program, it is one process of a test: ``launch MAIN HOW POOL`` runs a w
 ``environment WORLDS [failing]`` is a rank that a launcher started.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

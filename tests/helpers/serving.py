@@ -1,7 +1,5 @@
 """A machine for serving whose times can be worked out by hand, and iterations that take a microsecond a token."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any

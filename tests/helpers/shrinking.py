@@ -3,8 +3,6 @@
 ``python -m tests.helpers.shrinking [COUNT] [FIRST]`` runs COUNT of them, 10,000 by default, from the seed FIRST on.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 from collections import Counter

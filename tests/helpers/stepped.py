@@ -1,7 +1,5 @@
 """Which cache-line instructions a call executes, seen by stepping through it: x86-64 only."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -4,8 +4,6 @@
 ranks, from the seed FIRST on, and exits with 1 if any world failed.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

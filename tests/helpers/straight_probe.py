@@ -3,8 +3,6 @@
 python -m tests.helpers.straight_probe CARD    # exit code 0: each step executes exactly its instructions
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from pathlib import Path

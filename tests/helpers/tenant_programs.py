@@ -1,7 +1,5 @@
 """What ranks of tenants do in test_tenants.py; a module of its own, because spawned ranks import it."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

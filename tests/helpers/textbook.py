@@ -1,7 +1,5 @@
 """The textbook algorithms, in examples/algorithms or shipped, and what their docstrings say of steps and bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction

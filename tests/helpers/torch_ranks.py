@@ -3,8 +3,6 @@
 results = torch_ranks("tests.collectives.torch.matrix:beside_gloo", ranks=2)
 """
 
-from __future__ import annotations
-
 import atexit
 import importlib
 import json

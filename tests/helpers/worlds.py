@@ -1,7 +1,5 @@
 """Worlds of threads, each a rank that runs a program of its communicator."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

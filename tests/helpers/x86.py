@@ -1,7 +1,5 @@
 """The decoder of instructions beside objdump's, and the scan of loaded libraries."""
 
-from __future__ import annotations
-
 import ctypes
 import re
 import subprocess

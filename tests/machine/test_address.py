@@ -1,7 +1,5 @@
 """Interleaving, held to the definition: one byte at a time."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

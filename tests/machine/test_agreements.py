@@ -1,7 +1,5 @@
 """What hosts agree on, in any order of their steps: delays, wrong suspicions and deaths at every one of them."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """A backend is one file: what the shipped ones say, and one that a package of somebody else's brings."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import subprocess

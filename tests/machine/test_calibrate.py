@@ -1,7 +1,5 @@
 """What is measured of this machine, and the topology that it becomes."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import astuple, replace

@@ -1,7 +1,5 @@
 """What C asks of its hooks, when, and with which arguments."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

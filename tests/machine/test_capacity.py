@@ -1,7 +1,5 @@
 """A pool that tenants share: what they get, what they may touch, and that nothing of it is ever lost."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """A plan's traffic as Chakra traces: what crosses the fabric, what it waits for, and files that others can read."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Many ranges are cleared in one call: these bytes and no others, and none outside a card."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

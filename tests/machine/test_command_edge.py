@@ -1,7 +1,5 @@
 """What no command expects ends in one sentence at the command's edge, and with --debug in its traceback."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -1,7 +1,5 @@
 """COMPUTE in virtual time against a pencil: tiles, waves, memory, and who waits for what is computed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import ceil
 from pathlib import Path

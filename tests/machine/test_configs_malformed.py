@@ -1,7 +1,5 @@
 """Malformed topology files: one sentence that names file, line and key, exit code 2, never a traceback."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whether ranks spin: as many cores as ranks on a machine, whatever each of them is bound to."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from cxlemu.engines.cores import MOST_CORES, cores_here, have_a_core_each

@@ -1,7 +1,5 @@
 """What fabrics cost: bills of materials, their sums and ratios, and what is wrong in them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -4,8 +4,6 @@ This shows that folds have the reference's bits, and that the file calls functio
 should. It shows nothing about a GPU.
 """
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Broken hardware: what a load, a store and nature get to see of it; and the same in C, operation for operation."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Pools on devices, here files in their place: attached in any order, refused with a sentence, used again and again."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import struct

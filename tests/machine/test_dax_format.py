@@ -1,7 +1,5 @@
 """`cxlemu pool format` and `show`: what is on a card is said, and overwritten only when that was agreed to."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -4,8 +4,6 @@ The host is that of tests/helpers/native/lines_image.c: what is not flushed stay
 invalidated stays old. Every mistake in the C that synchronizes real cards turns the probe red.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """One pool on devices, used by run after run: by launchers on several machines, and after a run that was killed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """A plan that has ranks wait for what nobody rings is called a deadlock wherever it runs; a slow peer is a deadline."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

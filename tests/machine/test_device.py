@@ -1,7 +1,5 @@
 """What a device or a file is, and its mapping. A made-up sysfs turns /dev/zero into a device-DAX."""
 
-from __future__ import annotations
-
 import errno
 import mmap
 import os

@@ -1,7 +1,5 @@
 """`cxlemu doctor`, on a machine that stands in a folder."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

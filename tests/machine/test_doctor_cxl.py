@@ -1,7 +1,5 @@
 """What `cxlemu doctor` tells of CXL memory, in a folder that stands for /sys: as Linux shows it, and as it must not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

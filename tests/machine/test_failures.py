@@ -1,7 +1,5 @@
 """Links and switches that fail while a modelled call runs: to the nanosecond, around it or to a clear end."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

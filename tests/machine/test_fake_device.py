@@ -1,7 +1,5 @@
 """The fake device: memory that no host code can touch, queues that are as late as they may be, moves that repeat."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Files are written whole, through links, and nothing but a regular file is replaced."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

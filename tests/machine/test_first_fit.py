@@ -1,7 +1,5 @@
 """The allocator, against a bitmap that knows every byte."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

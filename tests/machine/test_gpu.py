@@ -4,8 +4,6 @@ pip install 'cxlemu[cuda]' nvidia-cuda-nvrtc-cu12 && pytest --deep tests/machine
 Its bandwidths: cxlemu doctor --accelerator cuda:0. NVRTC compiles where there is no GPU, too.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Figures that topology files share: what `like` takes from a hardware file, where errors point, what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

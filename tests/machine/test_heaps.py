@@ -1,7 +1,5 @@
 """Heaps of model size: how large they are, and that a launched world takes no memory for them before arrays do."""
 
-from __future__ import annotations
-
 import sys
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Generated fabrics are what their kinds say, and routes through them are the shortest."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter, deque
 from itertools import product

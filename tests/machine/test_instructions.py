@@ -3,8 +3,6 @@
 A change that needs more of them says why in the commit that changes the file.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

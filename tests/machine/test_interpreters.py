@@ -1,7 +1,5 @@
 """The extension modules work in the main interpreter and with the GIL, and say so elsewhere."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

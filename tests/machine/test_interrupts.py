@@ -1,7 +1,5 @@
 """Ctrl-C while a command begins, works or ends: a sentence and exit code 130, never a traceback."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess

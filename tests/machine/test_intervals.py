@@ -1,7 +1,5 @@
 """Answers as intervals: ranges in files, what varies and how, and which figure moves an answer most."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`cxlemu run` in every launch: threads and processes of its own, and under mpirun, torchrun and srun."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Who lives is what a lock says: not a pid, which is another one in a container, nor a time, which can be shifted."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The machine's own cache-line instructions: what they store, what they refuse, and that the build contains them."""
 
-from __future__ import annotations
-
 import platform
 import re
 import shutil

@@ -4,8 +4,6 @@ A coherent machine gives the right bytes without any of them, so they are looked
 mistakes that these tests have to see.
 """
 
-from __future__ import annotations
-
 import platform
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Links whose buffers end: credits and head-of-line blocking, by pencil and paper; without them nothing changes."""
 
-from __future__ import annotations
-
 import pytest
 
 from collectives.sweep.sweep import Sweep

@@ -1,7 +1,5 @@
 """What is measured once for a machine, and kept: from which size on arrays are stored past the caches."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

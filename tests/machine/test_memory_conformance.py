@@ -4,8 +4,6 @@ Writer: stores, flush, fence, signal. Reader: poll, invalidate, load. Random pro
 oracle knows nothing of caches, only who may write what and which bytes are published.
 """
 
-from __future__ import annotations
-
 import tempfile
 import threading
 import time

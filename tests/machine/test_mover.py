@@ -1,7 +1,5 @@
 """A second kind of buffer is one class: a toy device, whose memory no code of the host touches, runs whole plans."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

@@ -3,8 +3,6 @@
 Compared bit for bit, so calls of which a NaN comes out are left to test_native_fold.py.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The native engine among real threads and processes, more of them than cores: results, and errors that name ranks."""
 
-from __future__ import annotations
-
 import random
 import threading
 from collections.abc import Callable

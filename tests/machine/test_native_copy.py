@@ -1,7 +1,5 @@
 """Copies of plans: each byte arrives, and none beside it, wherever both sides lie and in every way."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

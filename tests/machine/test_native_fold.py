@@ -4,8 +4,6 @@ Of a NaN only that it is one: which operand's payload survives, IEEE 754 leaves 
 may swap the operands of a sum). Which of two zeros min and max choose, it leaves open too; there both choose the later.
 """
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Persistent operations, and ordinary calls that find the operation of one made before: the same results, less work."""
 
-from __future__ import annotations
-
 import gc
 import sys
 import weakref

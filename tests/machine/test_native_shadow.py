@@ -1,7 +1,5 @@
 """The shadow cache in C against its definition, in windows large enough for what it does with many lines at once."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

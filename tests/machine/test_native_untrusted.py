@@ -3,8 +3,6 @@
 Here what lies beside them on the cards is looked at; under scripts/sanitize every access is.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """With a clock of the test's, paced plans end when the virtual engine says, to the nanosecond."""
 
-from __future__ import annotations
-
 import json
 import math
 import mmap

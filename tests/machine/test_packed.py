@@ -1,7 +1,5 @@
 """Records as the virtual engine keeps them: they come out as they went in, and repeats take no room."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

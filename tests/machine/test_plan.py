@@ -1,7 +1,5 @@
 """Building plans: pure, a rank at a time, and cheap for a rank."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

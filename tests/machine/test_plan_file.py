@@ -1,7 +1,5 @@
 """Plans on disk: what was saved comes back, and nothing else ever gets in."""
 
-from __future__ import annotations
-
 import json
 import os
 import struct

@@ -1,7 +1,5 @@
 """C says of the rules of single instructions just what their definitions say: that none is broken, or that one is."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice

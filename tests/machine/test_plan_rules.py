@@ -1,7 +1,5 @@
 """Every rule of a plan is broken by a plan that breaks nothing else; every plan we ship breaks none."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

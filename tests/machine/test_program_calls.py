@@ -1,7 +1,5 @@
 """cxl.h and cxlemu.program: the instructions that they are, and the calls that they become under the emulator."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

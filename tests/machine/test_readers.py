@@ -1,7 +1,5 @@
 """Files of users are read at one place, within bounds: nothing waits for a FIFO, or reads a device for ever."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

@@ -1,7 +1,5 @@
 """What combining means, against oracles that share nothing with it: Python's integers and exact single steps."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Sequence
 from fractions import Fraction

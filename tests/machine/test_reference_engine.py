@@ -1,7 +1,5 @@
 """What each instruction means, one at a time, on parts made by hand: the definition that other engines are held to."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Links whose reads ask over the other direction, in flits with headers, by pencil and paper."""
 
-from __future__ import annotations
-
 import pytest
 
 from cxlemu.errors import ConfigError

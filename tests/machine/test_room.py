@@ -1,7 +1,5 @@
 """Memory that is short: a sentence before anything is taken, and a smaller topology where nobody asked for one."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -1,7 +1,5 @@
 """Room in the pool, claimed by single ranks: no two ever hold the same bytes, and what is given back is used again."""
 
-from __future__ import annotations
-
 import random
 import threading
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The handshake, barrier and status lines, on every kind of memory, beside residue, damage and impostors."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 import time

@@ -1,7 +1,5 @@
 """The shadow cache, rule by rule: one host's ranks against the bytes of the pool."""
 
-from __future__ import annotations
-
 import fcntl
 import mmap
 import multiprocessing

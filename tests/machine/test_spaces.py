@@ -1,7 +1,5 @@
 """Memories that hosts and ranks own: who reaches them over which links, and what that takes, to the nanosecond."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

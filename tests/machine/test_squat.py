@@ -1,7 +1,5 @@
 """Names that others took before: a run passes them over, or says whose they are."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import threading

@@ -1,7 +1,5 @@
 """What was probably meant: verbs, collectives, variants and configs that nearly are one."""
 
-from __future__ import annotations
-
 import pytest
 from click.testing import CliRunner
 

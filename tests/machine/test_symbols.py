@@ -1,7 +1,5 @@
 """External names in C begin with the prefix of their part, as in SQLite and Redis: `cache_flush`, `pass_fence`."""
 
-from __future__ import annotations
-
 import subprocess
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The cost model against closed forms, to the nanosecond, and against max-min fair sharing as an oracle."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

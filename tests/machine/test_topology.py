@@ -1,7 +1,5 @@
 """Topologies: what the shipped ones say, where ranks go, what `cxlemu topology` prints."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import re

@@ -1,7 +1,5 @@
 """What `cxlemu topology show` says of generated fabrics, in numbers, in characters and as a picture."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Programs that start ranks as processes in ways that processes cannot follow are told in one sentence."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

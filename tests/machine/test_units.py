@@ -1,7 +1,5 @@
 """Sizes as people write and read them."""
 
-from __future__ import annotations
-
 import click
 import pytest
 from click.testing import CliRunner

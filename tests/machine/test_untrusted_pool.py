@@ -4,8 +4,6 @@ A line's seal says that it arrived as it was written. These lines were written b
 field of every line takes values at its ends, and all that reads such a line runs on it.
 """
 
-from __future__ import annotations
-
 import itertools
 import struct
 import zlib

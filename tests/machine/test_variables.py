@@ -1,7 +1,5 @@
 """Numbers in environment variables: whatever a variable holds, one short sentence names it."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

@@ -1,7 +1,5 @@
 """Ranks that are processes start workers, and a rank that is killed is missed though its workers live on."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

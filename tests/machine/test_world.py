@@ -1,7 +1,5 @@
 """Worlds: results in rank order, failures by their cause, and nothing left behind however a world ends."""
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """`cxlemu bench`: what workers promise their coordinator, how rows are made of times, and a tiny run without peers."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The benchmark beside Gloo takes its steps on both, and its table says which and how they compare."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Two jobs on one fabric: alone as by themselves, together as in one run of the virtual engine, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

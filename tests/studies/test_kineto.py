@@ -1,7 +1,5 @@
 """Kineto's traces of the backend cxl as Chakra nodes: what waits for what, what is computing, what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What pictures of measurements share: nothing that is written lies outside the picture."""
 
-from __future__ import annotations
-
 import pytest
 
 from studies.cli.picture import legend, panels

@@ -1,7 +1,5 @@
 """`cxlemu reproduce ... --intervals`: figures low, middle and high, and which published ones lie inside."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

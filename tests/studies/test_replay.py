@@ -1,7 +1,5 @@
 """Traces replayed: what is read of them, when everything begins, and that nothing in a file does harm."""
 
-from __future__ import annotations
-
 import json
 import runpy
 from collections.abc import Sequence

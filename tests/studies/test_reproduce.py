@@ -1,7 +1,5 @@
 """`cxlemu reproduce cccl`: the baseline's plans, one fitted figure, the table's structure, the same twice."""
 
-from __future__ import annotations
-
 import json
 import re
 import statistics

@@ -1,7 +1,5 @@
 """FLUX's figures beside ours: metrics by hand, nothing fitted, and what the command prints and writes."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

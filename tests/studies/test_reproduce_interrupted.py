@@ -1,7 +1,5 @@
 """`cxlemu reproduce` and Ctrl-C: figures that are finished are printed and written, and said not to be all."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`cxlemu reproduce scalepool`: lines through few ranks against all of them, levels, rows, and the command."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import lru_cache

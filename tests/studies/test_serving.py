@@ -1,7 +1,5 @@
 """Serving: times worked out by hand, what holds in every run, and traces that are refused."""
 
-from __future__ import annotations
-
 import heapq
 import json
 from collections import OrderedDict, deque

@@ -1,7 +1,5 @@
 """``cxlemu simulate serving``: what it prints and writes, and what it says where nothing happened."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """SPIN, where it is installed, finds as many states and transitions as we do in the model that is written for it."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Memory-bound workloads on tiers: to the nanosecond where a pencil can tell, analytic sums, and no byte lost."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Placement and policies against brute force: what lies where is known exactly, and no page is lost or doubled."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Training steps: shapes against published sizes, timelines against closed forms, bills that add up, the command."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

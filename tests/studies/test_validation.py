@@ -1,7 +1,5 @@
 """`cxlemu reproduce validation`: requests by pencil and paper, the table, and the command."""
 
-from __future__ import annotations
-
 import json
 from functools import lru_cache
 from itertools import pairwise

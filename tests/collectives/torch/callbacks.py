@@ -1,7 +1,5 @@
 """Callbacks of calls' futures that make calls themselves, as torch's powerSGD and quantization hooks do."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import time

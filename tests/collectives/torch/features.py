@@ -1,7 +1,5 @@
 """What scripts use beside collectives: ways to begin, checkpoints, hooks in C++, sparse gradients, meshes."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -3,8 +3,6 @@
 What torch itself does to such tensors, it does at once: only what cxl queues, and what `Gpu.later` queues, is late.
 """
 
-from __future__ import annotations
-
 import ctypes
 import threading
 import warnings

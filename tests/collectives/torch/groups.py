@@ -1,7 +1,5 @@
 """Many process groups in one pool: their pools, their order, and what they leave."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

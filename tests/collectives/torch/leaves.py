@@ -1,7 +1,5 @@
 """Rank 1 ends, but its process stays until rank 0 has its error: URL RANK HOW FILE."""
 
-from __future__ import annotations
-
 import atexit
 import sys
 import time

@@ -5,8 +5,6 @@
 Each function below trains with its library as any script does, and returns the loss of every step on its rank.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import importlib.util

@@ -1,7 +1,5 @@
 """Coalesced calls, and calls with a time of their own."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

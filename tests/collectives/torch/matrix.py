@@ -1,7 +1,5 @@
 """Every collective, dtype, operator and layout, on cxl and on Gloo: what each rank gets, or that it is refused."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """What is refused, and what ranks that differ are told."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Tensor and pipeline parallel training, and training out of the pool's own tensors, on cxl and on Gloo."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """A peer that stops, sleeps or ends: what the others raise."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

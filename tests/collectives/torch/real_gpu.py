@@ -1,7 +1,5 @@
 """Tensors of a GPU that is there: two ranks share it, over shared memory."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

@@ -7,8 +7,6 @@ backends which they are for (cxl counts as gloo, and as mpi where that alone is 
 and dist.monitored_barrier, which refuses all but gloo. Tests in needs-gpu.txt are left out.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """Libraries that train, on two ranks over the pool and over Gloo; each is skipped where it is not installed."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

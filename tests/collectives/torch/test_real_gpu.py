@@ -1,7 +1,5 @@
 """The backend cxl with tensors of a real GPU, where there is one; elsewhere tests use a fake one, in gpu.py."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import pytest

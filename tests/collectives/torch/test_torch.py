@@ -1,7 +1,5 @@
 """The backend cxl of torch.distributed, beside Gloo and in torch's own tests."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """What the fast tier looks at, by one pair of ranks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Training, on cxl and on Gloo: the same bits."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

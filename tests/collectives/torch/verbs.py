@@ -1,7 +1,5 @@
 """The calls of torch.distributed that the matrix does not have: uneven, coalesced, of objects, point to point."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Fetches mpi4py's test-suite from the package index, and runs modules of it on the ranks of a world."""
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 import sys
