@@ -586,7 +586,7 @@ NAMED: dict[str, tuple[Program, Program, str]] = {
     "an earlier call": (
         lambda c: (c.broadcast(of(4), root=0), c.barrier()),
         lambda c: (c.broadcast(of(4), root=1), c.barrier()),
-        r"call 2 of .* is \[barrier .* on rank 0, and its variant, .* or an earlier call differs on rank 1",
+        r"call 2 of .* is \[barrier .* on rank 0, and its root, variant, .* or an earlier call differs on rank 1",
     ),
     "a root": (lambda c: c.reduce(of(4)), lambda c: c.reduce(of(4), root=1), r"but \[reduce sum root 1 .* on rank 1"),
 }

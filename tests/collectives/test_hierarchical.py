@@ -338,7 +338,7 @@ def test_what_costs_nothing_more_to_know_changes_nothing_without_clusters() -> N
 
 def test_prove_takes_every_size_of_clusters(tmp_path: Path) -> None:
     file = tmp_path / "proofs.json"
-    done = CliRunner().invoke(main, ["prove", "gather", "-n", "4-6", "--variant", "hierarchical", "--json", str(file)])
+    done = CliRunner().invoke(main, ["prove", "gather", "-n", "4,6", "--variant", "hierarchical", "--json", str(file)])
     assert done.exit_code == 0, done.output
     assert [(row["ranks"], row["cluster"]) for row in json.loads(file.read_text())["rows"]] == [(4, 2), (6, 2), (6, 3)]
 

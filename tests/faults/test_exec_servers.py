@@ -132,7 +132,7 @@ int main(void) {
 def test_a_process_may_end_before_its_thread_has_begun(tmp_path: Path) -> None:
     source = tmp_path / "ends_first.c"
     source.write_text(ENDS_FIRST)
-    ends = str(build(source, tmp_path, f"-I{EXAMPLES}"))
+    ends = str(build(source, f"-I{EXAMPLES}"))
     its = replace(setting(ends, "::", ends), deadline_s=20)
     result = run(its, RunChoice(None, 0, ((0, 99),)))  # the schedule goes on with its first thread
     assert result.ending is RunEnding.ENDED and [one.code for one in result.exits] == [0, 0]
