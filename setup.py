@@ -91,7 +91,7 @@ setup(
             "faults.programs._runtime",
             "faults/programs/native",
             sources=tuple(f"{MACHINE}/{part}.c" for part in CACHE),
-            flags=("-ftls-model=initial-exec",),
+            flags=("-ftls-model=initial-exec", "-DLOCK_WAIT=program_lock_wait"),
             # A call that is bound late changes the loader's memory, which cycle.c compares, whenever it comes first.
             links=("-Wl,-z,now",),
             include=(MACHINE,),

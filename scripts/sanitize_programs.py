@@ -15,7 +15,15 @@ from pathlib import Path
 
 NATIVE, MACHINE = "faults/programs/native", "cxlemu/native"
 SHARED = tuple(f"{MACHINE}/{name}.c" for name in ("adversary", "cache", "copy", "damage", "hostlock", "lines"))
-FLAGS = ["-std=c11", "-O1", "-g", "-fPIC", "-fvisibility=hidden", "-ftls-model=initial-exec"]
+FLAGS = [
+    "-std=c11",
+    "-O1",
+    "-g",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-ftls-model=initial-exec",
+    "-DLOCK_WAIT=program_lock_wait",
+]
 FLAGS += ["-fno-omit-frame-pointer", f"-I{MACHINE}", f"-I{NATIVE}"]
 LIBRARY = f"faults/programs/_runtime{sysconfig.get_config_var('EXT_SUFFIX')}"
 OURS = "tsan"  # defines what code compiled for the other sanitizer calls, by names that both use

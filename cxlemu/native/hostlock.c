@@ -16,6 +16,11 @@ enum { MADE = 1 };
 #define CLOCK CLOCK_MONOTONIC
 #define LOCK_UNTIL(mutex, until) pthread_mutex_clocklock(mutex, CLOCK, until)
 #endif
+#if defined(LOCK_WAIT) /* in the library of programs, which schedules their waits but not its own */
+int LOCK_WAIT(pthread_mutex_t *mutex, clockid_t clock, const struct timespec *until);
+#undef LOCK_UNTIL
+#define LOCK_UNTIL(mutex, until) LOCK_WAIT(mutex, CLOCK, until)
+#endif
 
 bool host_lock_make(host_lock *lock) {
     pthread_mutexattr_t attributes;

@@ -14,11 +14,10 @@ from click.testing import CliRunner, Result
 
 from collectives.cli.cells import RowsByCollective
 from collectives.cli.run_report import RunReport
-from collectives.cli.run_work import note_last
 from collectives.contracts import COLLECTIVES
 from collectives.sweep import sweep as bench
 from collectives.sweep.measure import Finished, run_sweep
-from collectives.sweep.sweep import Case, MeasuredRank, Sweep, WrongElement
+from collectives.sweep.sweep import Case, MeasuredRank, Sweep, WrongElement, last_size
 from cxlemu.choices import DTYPE_KINDS, OPS_OF_KIND
 from cxlemu.cli import main
 from cxlemu.errors import DeadlineError
@@ -222,12 +221,10 @@ def test_sizes_step_as_in_nccl_tests() -> None:
     assert bench.size_steps(None, None, None, None) == [32, 1024, 32768, 1048576]
 
 
-def test_steps_that_end_below_the_largest_size_are_said(capsys: pytest.CaptureFixture[str]) -> None:
-    note_last([32, 1024, 32768], None)
-    note_last([32, 1024, 32768], 32768)
-    assert not capsys.readouterr().err
-    note_last([32, 1024, 32768], 1 << 16)
-    assert "the last size is 32 KiB: the next step would exceed --maxbytes 64 KiB" in capsys.readouterr().err
+def test_steps_that_end_below_the_largest_size_are_said() -> None:
+    assert last_size([32, 1024, 32768], None) == last_size([32, 1024, 32768], 32768) == []
+    (sentence,) = last_size([32, 1024, 32768], 1 << 16)
+    assert sentence == "the last size is 32 KiB: the next step would exceed --maxbytes 64 KiB"
 
 
 def test_unchecked_results_are_not_called_right(tmp_path: Path) -> None:

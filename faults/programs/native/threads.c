@@ -207,6 +207,13 @@ UNTIL_CLOCK(pthread_mutex_clocklock, pthread_mutex_t, pthread_mutex_timedlock)
 UNTIL_CLOCK(pthread_rwlock_clockrdlock, pthread_rwlock_t, pthread_rwlock_timedrdlock)
 UNTIL_CLOCK(pthread_rwlock_clockwrlock, pthread_rwlock_t, pthread_rwlock_timedwrlock)
 
+/* A wait for a lock of this library: see hostlock.c. */
+int program_lock_wait(pthread_mutex_t *lock, clockid_t clock, const struct timespec *until);
+int program_lock_wait(pthread_mutex_t *lock, clockid_t clock, const struct timespec *until) {
+    if (clock == CLOCK_REALTIME) return real_pthread_mutex_timedlock()(lock, until);
+    return real_pthread_mutex_clocklock()(lock, clock, until);
+}
+
 REAL(int, sem_timedwait, sem_t *, const struct timespec *)
 PROGRAM_EXPORT int sem_timedwait(sem_t *restrict semaphore, const struct timespec *restrict until) {
     if (!scheduled()) return real_sem_timedwait()(semaphore, until);
