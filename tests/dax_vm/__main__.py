@@ -6,6 +6,8 @@ CXL switch.
 Exit code 0: passed. 1: failed. 77: skipped, for the reason printed last.
 """
 
+from __future__ import annotations
+
 import os
 import signal
 import sys
@@ -34,7 +36,7 @@ def say(text: str) -> None:
 
 @click.command(help=__doc__)
 @click.option("--cxl", "as_cxl", is_flag=True, help="CXL memory devices instead of NVDIMMs.")
-@click.option("--install", is_flag=True, help="As root: install QEMU if it is missing, after apt-get update.")
+@click.option("--install", is_flag=True, help="As root: apt-get update, and install QEMU if it is missing.")
 @click.option(
     "--cache",
     type=click.Path(path_type=Path, file_okay=False),

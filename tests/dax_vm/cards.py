@@ -1,5 +1,7 @@
 """The NVDIMM way: sparse files, which every guest has as NVDIMMs and, once they are formatted, as /dev/dax devices."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,5 +1,7 @@
 """What is checked between two guests that are up: each check tells what it saw, or raises GuestError."""
 
+from __future__ import annotations
+
 import json
 import shlex
 import subprocess
@@ -7,16 +9,12 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tests.helpers.device_answers import ANSWERS, read_answers
-
 from .guest import Guest, GuestError, Job, put
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 COLLECTIVES = ["broadcast", "scatter", "gather", "all_gather", "all_reduce", "reduce_scatter", "reduce", "all_to_all"]
 LITMUS = ["MP", "SB", "CoRR", "MP-nt", "SB-noinv"]
 DEADLINE_S = 240.0  # an emulated CPU takes long even to start Python
-PYTHON = (sys.executable, "-IS")  # without site-packages, which take it longer still
-SHM = "/dev/shm"
 
 
 class Host:
@@ -44,13 +42,13 @@ class Host:
     def cxlemu(self, *arguments: str, devices: Sequence[str] | None = None, expect: int = 0) -> str:
         return self.start(*arguments, devices=devices).wait(expect)
 
-    def first_bytes(self, write: bytes = b"") -> list[str]:
-        """Of each device, through a mapping; ``write`` is stored in the first one before."""
+    def first_bytes(self, write: bytes = b"", device: str = "") -> str:
+        """Of the first device, or another one, through a mapping; ``write`` is stored there before."""
         program = f"""import mmap, os
-cards = [mmap.mmap(os.open(name, os.O_RDWR), 2 << 20) for name in {list(self.devices)}]
-cards[0][:{len(write)}] = {write!r}
-print(*(card[:8] for card in cards), sep="\\n")"""
-        return self.guest.run([*PYTHON, "-c", program]).splitlines()
+with mmap.mmap(os.open({device or self.devices[0]!r}, os.O_RDWR), 2 << 20) as card:
+    card[:{len(write)}] = {write!r}
+    print(card[:8])"""
+        return self.guest.run([sys.executable, "-c", program]).strip()
 
 
 def all_checks(a: Host, b: Host, programs: Path) -> Iterator[str]:
@@ -67,7 +65,7 @@ def all_checks(a: Host, b: Host, programs: Path) -> Iterator[str]:
 
 def no_shared_memory(a: Host, b: Host) -> str:
     """Each has its own kernel and nothing to share but the cards."""
-    boots = {host.guest.run(["sh", "-c", f"cat /proc/sys/kernel/random/boot_id; ! test -e {SHM}"]) for host in (a, b)}
+    boots = {host.guest.run(["sh", "-c", "cat /proc/sys/kernel/random/boot_id; ! test -e /dev/shm"]) for host in (a, b)}
     if len(boots) != 2:
         raise GuestError(f"these are not two kernels: {boots}")
     return "two kernels, no /dev/shm in either"
@@ -86,45 +84,44 @@ def build_programs(into: Path) -> Path:
 def programs_of_others(a: Host, b: Host, programs: Path) -> str:
     """A queue between the guests, on their device itself; `exec` finds its bug on the pool that stands for the device.
 
-    The device answers system calls as the tests of `exec` take it that it does. While `exec` runs there is a /dev/shm,
-    where it keeps its run: the right queue on one guest, and the wrong one on the other.
+    That pool answers system calls as the device does. While `exec` runs there is a /dev/shm, where it keeps its run.
     """
     device = a.devices[0]
-    mark = a.first_bytes(write=b"A QUEUE!")[0]
-    other_name = b.devices[b.first_bytes().index(mark)]
+    mark = a.first_bytes(write=b"A QUEUE!")
+    its_other_name = next(name for name in b.devices if b.first_bytes(device=name) == mark)
     a.first_bytes(write=bytes(4096))
-    right, wrong = str(programs / "right"), str(programs / "wrong")
-    ends = [(a, [right, "send", device]), (b, [right, "receive", other_name])]
+    queue = str(programs / "right")
+    ends = [(a, [queue, "send", device]), (b, [queue, "receive", its_other_name])]
     for job in [host.guest.start(words, deadline_s=DEADLINE_S) for host, words in ends]:
         job.wait()
     held = a.first_bytes()
-    answers = a.guest.run([*PYTHON, str(CHECKOUT / "tests/faults/programs/device.py"), device])
-    if read_answers(answers) != ANSWERS:
-        raise GuestError(f"{device} answers {answers!r}, and exec {ANSWERS}")
-    for host in (a, b):
-        host.guest.run(["sh", "-c", f"mkdir {SHM} && mount -t tmpfs none {SHM}"])
-    runs = exec_on(a, right, device), exec_on(b, wrong, other_name)
-    said, found = runs[0].wait(), runs[1].wait(expect=1)
+    a.guest.run(["sh", "-c", "mkdir /dev/shm && mount -t tmpfs none /dev/shm"])
+    asked = [sys.executable, str(CHECKOUT / "tests/faults/programs/device.py"), device]
+    real, emulated = a.guest.run(asked), exec_on(a, asked, expect=3)  # it maps, and touches no line
+    if real not in emulated:
+        raise GuestError(f"{device} answers {real!r}, and the pool that stands for it {emulated!r}")
+    said = exec_on(a, [queue, "send", device, ":", queue, "receive", device])
+    wrong = str(programs / "wrong")
+    found = exec_on(a, [wrong, "send", device, ":", wrong, "receive", device], expect=1)
     if "not-flushed: " not in found or a.first_bytes() != held:
         raise GuestError(f"exec did not name the missing flush, or changed {device}: {found}")
-    for host in (a, b):
-        host.guest.run(["sh", "-c", f"umount {SHM} && rmdir {SHM}"])
-    return f"programs: a queue between the guests; {len(ANSWERS)} answers of {device} are exec's; {last_line(said)}"
+    a.guest.run(["sh", "-c", "umount /dev/shm && rmdir /dev/shm"])
+    answers = len(real.splitlines())
+    return f"programs: a queue between the guests; {answers} answers of {device} are those of exec; {last_line(said)}"
 
 
-def exec_on(host: Host, queue: str, device: str) -> Job:
-    """One run of a queue, on a pool of the size of the device."""
-    options = ["--pool", device, "--seeds", "1", "--no-worst-case", "--no-shrink"]
-    words = [queue, "send", device, ":", queue, "receive", device]
-    return host.start("exec", *options, "--", *words, devices=[])
+def exec_on(a: Host, words: Sequence[str], expect: int = 0) -> str:
+    """One run, on a pool of the size of the first device."""
+    options = ["--pool", a.devices[0], "--seeds", "1", "--no-worst-case", "--no-shrink"]
+    return a.cxlemu("exec", *options, "--", *words, devices=[], expect=expect)
 
 
 def foreign_data_is_kept(a: Host) -> str:
     """`pool format` has nobody to ask here, so it must refuse."""
     a.first_bytes(write=b"SOMEBODY")
     said = a.cxlemu("pool", "format", devices=a.devices[:1], expect=2)
-    if (held := a.first_bytes()[0]) != "b'SOMEBODY'":
-        raise GuestError(f"pool format refused, and yet wrote: {held}")
+    if a.first_bytes() != "b'SOMEBODY'":
+        raise GuestError(f"pool format refused, and yet wrote: {a.first_bytes()}")
     return f"foreign data: {last_line(said)}"
 
 

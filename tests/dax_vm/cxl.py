@@ -3,6 +3,8 @@
 Two pairs of devices, each a region that is interleaved over both: one below two root ports, the other below a switch.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Sequence
 from pathlib import Path

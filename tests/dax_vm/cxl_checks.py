@@ -4,6 +4,8 @@ An emulated CPU reaches CXL memory by a call into QEMU for every access: sizes a
 small.
 """
 
+from __future__ import annotations
+
 import json
 import re
 import sys

@@ -1,5 +1,7 @@
 """The guest's first file system, and what it does: load drivers, mount the host's ``/`` read-only, obey its orders."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 
 from .packages import Parts

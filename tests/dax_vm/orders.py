@@ -4,7 +4,8 @@ then a process of its own, forked from that one.
 An order is N.json, {"arguments": [...], "environment": {...}}; its output is N.out, its exit code N.rc.
 """
 
-import importlib
+from __future__ import annotations
+
 import json
 import os
 import signal
@@ -12,15 +13,20 @@ import sys
 import time
 from pathlib import Path
 
+# The verbs are imported by name when they are called, and what they need when they run.
+import collectives.cli.run
+import collectives.cli.run_report
+import collectives.sweep.measure  # noqa: F401
+import cxlemu.cli.doctor
+import cxlemu.cli.pool
+import cxlemu.cli.pool_capacity
+import cxlemu.cli.pool_devices  # noqa: F401
+import faults.cli.exec
+import faults.cli.exec_run
+import faults.cli.litmus
+import faults.cli.litmus_hardware
+import faults.cli.litmus_run  # noqa: F401
 from cxlemu.cli import main
-
-# What verbs import when they are called or run.
-USED = """
-collectives.cli.run collectives.cli.run_report collectives.cli.run_work collectives.sweep.measure cxlemu.backends.dax
-cxlemu.cli.doctor cxlemu.cli.first_time cxlemu.cli.pool cxlemu.cli.pool_capacity cxlemu.cli.pool_devices
-cxlemu.cli.pool_run faults.cli.exec faults.cli.exec_crashes faults.cli.exec_every faults.cli.exec_run faults.cli.litmus
-faults.cli.litmus_hardware faults.cli.litmus_run numpy.random studies.cli
-"""
 
 
 def obey(folder: Path) -> None:
@@ -59,7 +65,5 @@ def run(order: Path) -> None:
     sys.exit(0)
 
 
-for name in USED.split():
-    importlib.import_module(name)
 if __name__ == "__main__":
     obey(Path(sys.argv[1]))

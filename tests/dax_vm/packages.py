@@ -1,5 +1,7 @@
 """What guests are made of: QEMU, installed; Debian's kernel and busybox, downloaded and unpacked, never installed."""
 
+from __future__ import annotations
+
 import lzma
 import os
 import platform
@@ -42,33 +44,29 @@ def find_parts(cache: Path, install: bool) -> Parts:
     for tool in ("apt-get", "dpkg-deb", "setpriv"):
         if shutil.which(tool) is None:
             raise Skip(f"{tool} is not here: the guests are made of Debian's packages")
-    package = _real_kernel_package()
-    if install and (package is None or not _ready(cache, package).exists() or shutil.which(EMULATOR) is None):
+    if install:
         _run("apt-get", "update", "-q")
-        package = _real_kernel_package()
     if install and shutil.which(EMULATOR) is None:
         _run(*INSTALL.split(), "-q", "-y")
     if shutil.which(EMULATOR) is None:
         raise Skip(f"{EMULATOR} is not installed; as root: {INSTALL} (or use --install)")
-    if package is None:
-        raise Skip(f"apt knows no package {KERNEL}; on Debian, after: apt-get update")
-    if not (ready := _ready(cache, package)).exists():
+    package = _real_kernel_package()
+    ready = (
+        cache / f"{package}-{zlib.crc32(' '.join(MODULES).encode()):08x}"
+    )  # what was unpacked for other modules stays
+    if not ready.exists():
         with tempfile.TemporaryDirectory(dir=cache) as folder:
             _fill(Path(folder) / package, package)
             (Path(folder) / package).rename(ready)  # whole, or not there
     return Parts(ready / "kernel", ready / "busybox", tuple(sorted(ready.glob("*.ko"))))
 
 
-def _ready(cache: Path, package: str) -> Path:
-    """Where a kernel is unpacked, with these modules; what was unpacked for others stays."""
-    return cache / f"{package}-{zlib.crc32(' '.join(MODULES).encode()):08x}"
-
-
-def _real_kernel_package() -> str | None:
-    """Such as linux-image-6.1.0-56-amd64: the one that ``KERNEL`` depends on, if apt's lists have it."""
-    depends = subprocess.run(["apt-cache", "depends", KERNEL], capture_output=True, text=True, timeout=APT_S).stdout
-    names = re.findall(r"Depends: (linux-image-\d\S+)", depends)
-    return str(names[0]) if names else None
+def _real_kernel_package() -> str:
+    """Such as linux-image-6.1.0-56-amd64: the one that ``KERNEL`` depends on."""
+    names = re.findall(r"Depends: (linux-image-\d\S+)", _run("apt-cache", "depends", KERNEL))
+    if not names:
+        raise Skip(f"apt knows no package {KERNEL}; on Debian, after: apt-get update")
+    return str(names[0])
 
 
 def _fill(where: Path, package: str) -> None:

@@ -1,5 +1,7 @@
 """``pytest -m dax_vm``: what ``python -m tests.dax_vm`` checks; skipped, with its reason, where guests cannot run."""
 
+from __future__ import annotations
+
 import subprocess
 import sys
 from pathlib import Path
