@@ -17,7 +17,7 @@ Name = str | int  # an int is a number of ranks
 NO_CLUSTERS = "these ranks make no two clusters of two or more"
 
 
-class LeftOut(NamedTuple):
+class NotDone(NamedTuple):
     """What of a product of names was not done."""
 
     sentences: Sequence[str] = ()
@@ -34,18 +34,18 @@ class LeftOut(NamedTuple):
         return {"left_out": [*self.sentences]} if self.sentences else {}
 
 
-NOTHING = LeftOut()
+NOTHING = NotDone()
 
 
-def together(*its: LeftOut) -> LeftOut:
+def together(*its: NotDone) -> NotDone:
     """Add up what several products of names leave out."""
     sentences = [sentence for one in its for sentence in one.sentences]
-    return LeftOut(sentences, "; ".join(one.nowhere for one in its if one.nowhere))
+    return NotDone(sentences, "; ".join(one.nowhere for one in its if one.nowhere))
 
 
 def left_out(
     named: Sequence[Sequence[Name] | None], done: Iterable[Sequence[Name]], why: Callable[..., str]
-) -> LeftOut:
+) -> NotDone:
     """Compare the product of the names with what was done; ``why`` gets one of each that is not.
 
     Each of ``done`` has a name for each list of ``named``; None in place of a list: nobody named these.
@@ -59,7 +59,7 @@ def left_out(
             reasons.setdefault(why(*(None if names is None else next(its) for names in named)), []).append(combination)
     nowhere = [name for at, names in enumerate(lists) for name in names if all(one[at] != name for one in there)]
     sentences = [f"left out: {_words(combinations)}: {reason}" for reason, combinations in reasons.items()]
-    return LeftOut(sentences, f"nothing was judged with {_words([(n,) for n in nowhere])}" if nowhere else "")
+    return NotDone(sentences, f"nothing was judged with {_words([(n,) for n in nowhere])}" if nowhere else "")
 
 
 def _words(combinations: Collection[tuple[Name, ...]]) -> str:

@@ -43,7 +43,11 @@ ROWS = [
         "the adversary moved no line: so little work draws no move from seed 7",
     ),
     (f"{RUN} --faults none.yaml", 2, "none.yaml has neither faults nor an adversary"),
-    ("faults sweep barrier -n 2 --kinds flip_payload -j 1", 3, "left out: flip_payload: fault 1 never happened"),
+    (
+        "faults sweep barrier -n 2 --kinds flip_payload -j 1",
+        3,
+        "no call has a place for flip_payload",
+    ),
     (f"{CAMPAIGN} --kinds nature --faults beyond.yaml", 3, "no fault happened in any case"),
     (f"{CAMPAIGN} --kinds nature --faults stranger.yaml", 2, "no case takes stranger.yaml"),
     (f"{CAMPAIGN} --launch lockstep --kinds nature,crash", 2, "no case takes the fault crash"),
@@ -100,7 +104,7 @@ ROWS = [
     ("faults sweep --deadline-s nan", 2, "'nan' is not a number"),
     ("simulate training --skew nan", 2, "'nan' is not a number"),
     ("simulate serving --place nothing", 2, "unknown value 'nothing': choose from accelerator"),
-    ("simulate serving --hosts 2 --requests 5 --place pool", 3, "nothing was read from the store"),
+    ("simulate serving --hosts 2 --requests 1 --place pool", 3, "Nothing was reused"),
     ("simulate serving --hosts 2 --requests 5 --crash 0@999", 3, "--crash 0@999 never happened"),
     ("bench -n 2 --peers nothing", 2, "is not one of openmpi"),
     ("pool clean nothing", 2, "there is no pool nothing"),
@@ -178,7 +182,7 @@ ROWS = [
     ("exec --pool /p=1M --hosts 3 --crash 2@5 -- true", 2, "no command runs on host 2"),
     ("exec --pool /p=1M --hosts 1 -- true : true", 3, "nothing between hosts would be judged: --hosts 1 puts all"),
     ("exec --pool /p=1M --hosts 1 -- @0 true : @0 true", 3, "nothing was judged: no program touched the pool"),
-    ("exec --pool /p=1M --poison 1G@5 -- true", 2, "--poison: /p has 2 MiB, so there is no byte 1073741824"),
+    ("exec --pool /p=1M --poison 1073741824@5 -- true", 2, "--poison: /p has 2 MiB, so there is no byte 1073741824"),
     ("exec --pool /p=1M --error-exitcode 0 -- true", 2, "0 is not in the range 1<=x<=255"),
 ]
 

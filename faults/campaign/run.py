@@ -24,7 +24,7 @@ from faults.campaign.judge import NEVER, Judgement, judge
 from faults.campaign.shrink import BUDGET_S as SHRINK_BUDGET_S
 from faults.campaign.shrink import Shrunk, shrink
 from faults.campaign.spec import CaseSweep, Spec
-from faults.left_out import NOTHING, LeftOut, left_out
+from faults.left_out import NOTHING, NotDone, left_out
 from faults.token import Token
 
 FIRST_SHRINK_BUDGET_S = 10.0  # in a test, which a person waits for
@@ -69,7 +69,7 @@ class CampaignResult:
     resumed: int = 0  # how many of the judged cases were found in the journal
     lost: list[str] = field(default_factory=list)  # cases whose worker was killed, or had no memory, in words
     with_faults: int = 0  # how many of the judged cases have faults
-    left_out: LeftOut = NOTHING  # what was named and has no case
+    left_out: NotDone = NOTHING  # what was named and has no case
     named_kinds: tuple[str, ...] = ()  # kinds of faults that were named
 
     @property
@@ -78,7 +78,7 @@ class CampaignResult:
         return 0 < self.with_faults == self.counts[NEVER]
 
     @property
-    def kinds_left_out(self) -> LeftOut:
+    def kinds_left_out(self) -> NotDone:
         """The kinds of faults that were named and happened in no case, once every case was judged."""
         of = [judgement for _, _, judgement, _ in self.judged if judgement.kind == NEVER]
         why = {judgement.rule: judgement.detail for judgement in of}

@@ -39,7 +39,7 @@ from faults.campaign.case import BLOCK_BYTES_MAX, CALLS_MAX, RANKS_MAX, Campaign
 from faults.campaign.judge import meant_plans, mutated
 from faults.inject.fault import FAULTS, When
 from faults.inject.script import NatureRates, Script
-from faults.left_out import NOTHING, LeftOut, left_out, of_plans, together
+from faults.left_out import NOTHING, NotDone, left_out, of_plans, together
 
 CASES_MAX = 1_000_000
 RANKS = (2, 3)
@@ -125,7 +125,7 @@ class Spec(Model):
     def _named_kinds(self) -> tuple[str, ...]:
         return self.kinds if "kinds" in self.model_fields_set else ()
 
-    def _left_out(self, shapes: Sequence[CaseShape], scripts: Sequence[Script]) -> LeftOut:
+    def _left_out(self, shapes: Sequence[CaseShape], scripts: Sequence[Script]) -> NotDone:
         """Say which collectives, variants, numbers of ranks, launches and scripts were named and have no case."""
         collectives = None if self.collectives == (ALL,) else self.collectives
         variants = [name for name in self.variants if name not in (EVERY, AUTO)]
@@ -137,7 +137,7 @@ class Spec(Model):
         flat = self.variants == (EVERY,) and not self.algorithms and all(call.cluster == 1 for call in calls)
         names = collectives or COLLECTIVES
         return together(
-            LeftOut(catalog.on_levels_left_out(names, "no host has several ranks (cluster)") if flat else ()),
+            NotDone(catalog.on_levels_left_out(names, "no host has several ranks (cluster)") if flat else ()),
             left_out((collectives, variants or None, self.ranks), done, of_plans),
             left_out((self.algorithms or None,), [(its.case.algorithm or "",) for its in shapes], lambda own: DECLINES),
             left_out((self.launches,), launched, lambda launch: UNTAKEN),
@@ -262,7 +262,7 @@ class CaseSweep:
     shapes: list[CaseShape]  # the cases without scripts
     seeds: int  # how many seeds each is tried with, from 0 on
     declined: list[str] = field(default_factory=list)  # calls of which there are no cases: why, in words
-    left_out: LeftOut = NOTHING  # what was named and has no case
+    left_out: NotDone = NOTHING  # what was named and has no case
     named_kinds: tuple[str, ...] = ()  # kinds of faults that were named
 
     @property

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.table import Table
 
 from collectives.algorithms.catalog import on_levels_left_out
@@ -19,7 +20,7 @@ from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.interruption import Interruption
 from cxlemu.cli.output import write_json
 from cxlemu.cli.progress import bar
-from cxlemu.errors import ArgumentError
+from cxlemu.errors import ArgumentError, NothingJudgedError
 from cxlemu.plan import Plan
 from cxlemu.units import counted, format_bytes, typed_bytes
 from faults.campaign.executors import Workers
@@ -76,6 +77,9 @@ def run(ctx: click.Context, asked: SweepFlags) -> None:
         for base in bases(named.collectives, template, variant=asked.variant)
         for each in everywhere(base, asked.kinds)
     ]
+    named_kinds = ctx.get_parameter_source("kinds") is ParameterSource.COMMANDLINE
+    if not scenarios and named_kinds:
+        raise NothingJudgedError(f"no call has a place for {' or '.join(asked.kinds)}: nothing was judged")
     if not scenarios:
         raise ArgumentError(f"-b {typed_bytes(nbytes)}: no call has an instruction, so no fault has a place")
     total = len(scenarios)
@@ -109,8 +113,9 @@ def run(ctx: click.Context, asked: SweepFlags) -> None:
         f"{done} of {counted(ranks, 'rank')} on the {asked.engine} engine, launched as {launch}, in {seconds:.1f} s: "
         + ", ".join(f"{verdict.value} {sum(row.verdicts[verdict] for row in rows)}" for verdict in ScenarioVerdict),
     )
-    kinds = asked.kinds if not interruption.happened else None
-    of_names = named.collectives if asked.collectives and named.plan is None and kinds else None
+    kinds = asked.kinds if named_kinds and not interruption.happened else None
+    whole = named.plan is None and not interruption.happened
+    of_names = named.collectives if asked.collectives and whole else None
     happened = [its for its in results if its.verdict is not ScenarioVerdict.NEVER]
     came = [(its.scenario.collective, its.scenario.script.faults[0].kind) for its in happened]
     left = left_out((of_names or None, kinds), came, partial(_why, results))

@@ -15,7 +15,7 @@ from cxlemu.cli.output import write_json
 from cxlemu.cli.report import LiveReport
 from cxlemu.units import counted
 from cxlemu.version import __version__
-from faults.left_out import NOTHING, LeftOut
+from faults.left_out import NOTHING, NotDone
 from faults.lockstep.schedule import to_json
 from faults.mutate.cases import MutationCase
 from faults.mutate.operators import FAR, OPERATORS
@@ -39,7 +39,7 @@ class MutateReport(LiveReport):
         cases: Sequence[MutationCase],
         json_file: Path | None,
         interruption: Interruption,
-        left_out: LeftOut = NOTHING,
+        left_out: NotDone = NOTHING,
     ) -> None:
         super().__init__("mutants", None, json_file=json_file)
         self._interruption, self._cases, self._left_out = interruption, cases, left_out

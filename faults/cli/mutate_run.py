@@ -21,7 +21,7 @@ from faults.campaign.executors import Workers
 from faults.choices import MUTATED_RANKS_MAX
 from faults.cli.mutate import MutateFlags
 from faults.cli.mutate_report import MutateReport, print_one
-from faults.left_out import NOTHING, LeftOut, left_out, of_plans, without_clusters
+from faults.left_out import NOTHING, NotDone, left_out, of_plans, without_clusters
 from faults.mutate.cases import OPERATORS, MutationCase, can_check, cases, own_cases, variants
 from faults.mutate.mutants import Mutant
 from faults.mutate.sweep import sweep
@@ -78,7 +78,7 @@ def run(ctx: click.Context, asked: MutateFlags) -> None:
     interruption.exit(ctx, report.verdict.exit_code, f"{counted(report.left, 'plan')} not finished")
 
 
-def _left_out(ctx: click.Context, asked: MutateFlags, named: Target, chosen: Sequence[MutationCase]) -> LeftOut:
+def _left_out(ctx: click.Context, asked: MutateFlags, named: Target, chosen: Sequence[MutationCase]) -> NotDone:
     """Say which plans were named and have nothing to mutate."""
     if named.source is not None:
         return NOTHING

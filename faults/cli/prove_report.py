@@ -12,7 +12,7 @@ from cxlemu.cli.report import LiveReport
 from cxlemu.units import counted, format_bytes
 from cxlemu.version import __version__
 from faults.cli.prove_rows import Case, ProofRow
-from faults.left_out import NOTHING, LeftOut
+from faults.left_out import NOTHING, NotDone
 from faults.prove.coverage import Coverage, Covered
 from faults.prove.proof import nothing_judged
 from faults.verdict import Verdict
@@ -33,7 +33,7 @@ class ProveReport(LiveReport):
         *,
         machine: str,
         roots: tuple[int, ...] | None = None,
-        left_out: LeftOut = NOTHING,
+        left_out: NotDone = NOTHING,
     ) -> None:
         """Prepare the report; the context starts it."""
         super().__init__("proofs", proofs, json_file=json_file)

@@ -37,7 +37,7 @@ from faults.cli.prove import ProveFlags
 from faults.cli.prove_matrix_report import MatrixReport
 from faults.cli.prove_report import ProveReport
 from faults.cli.prove_rows import ToProve, answers_of, rows_of
-from faults.left_out import LeftOut, left_out, of_plans, without_clusters
+from faults.left_out import NotDone, left_out, of_plans, without_clusters
 from faults.prove import prove
 from faults.prove.cases import prove_case
 from faults.prove.matrix import Matrix, Question, judge
@@ -156,7 +156,7 @@ def run(ctx: click.Context, asked: ProveFlags) -> None:
     _prove(ctx, cases, asked.jobs, report, budget)
 
 
-def _left_out(asked: ProveFlags, named: Sequence[str], ranks: Sequence[int], calls: Sequence[Call]) -> LeftOut:
+def _left_out(asked: ProveFlags, named: Sequence[str], ranks: Sequence[int], calls: Sequence[Call]) -> NotDone:
     """Say which plans were named and are not proved."""
     variants = [name for name in asked.variant.split(",") if name != EVERY]
     done = [(call.collective, call.algorithm, call.ranks) for call in calls]

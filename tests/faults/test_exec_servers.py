@@ -150,7 +150,7 @@ def test_a_process_is_looked_at_and_not_waited_for() -> None:
 
 def test_an_interrupted_search_leaves_no_server(tmp_path: Path) -> None:
     name = tmp_path / f"q{os.getpid()}"
-    shutil.copy(build(EXAMPLES / "queue.c", "-DMESSAGES=9"), name)
+    shutil.copy(build(EXAMPLES / "queue.c", "-DMESSAGES=20"), name)
     words = [sys.executable, "-m", "cxlemu", "exec", "--pool", POOL, "--every", "--", str(name), "send", POOL, ":"]
     search = subprocess.Popen([*words, str(name), "receive", POOL], stdout=subprocess.PIPE, text=True)
     ends = time.monotonic() + 60

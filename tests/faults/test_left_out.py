@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from cxlemu.cli import main
 from cxlemu.plan.reduction import not_folded
-from faults.left_out import LeftOut, left_out, together
+from faults.left_out import NotDone, left_out, together
 
 NO_CLUSTERS = "these ranks make no two clusters of two or more"
 OWN = Path(__file__).parents[1] / "helpers/wrong_algorithms.py"
@@ -54,8 +54,8 @@ def test_what_is_left_out(
 def test_one_reason_is_one_sentence() -> None:
     found = left_out([("a", "b"), (2, 3, 4)], [("a", 3), ("b", 2)], lambda *_: "why")
     assert found.lines == ["left out: a at n = 2, 4; b at n = 3, 4: why", "nothing was judged with n = 4"]
-    assert together(found, LeftOut(), found).nowhere == "; ".join([found.nowhere] * 2)
-    assert found.data == {"left_out": found.sentences} and LeftOut().data == {}
+    assert together(found, NotDone(), found).nowhere == "; ".join([found.nowhere] * 2)
+    assert found.data == {"left_out": found.sentences} and NotDone().data == {}
 
 
 def test_pairs_of_names_that_are_no_reduction_are_said() -> None:

@@ -102,7 +102,7 @@ def test_nothing_grows_without_end(tmp_path: Path) -> None:
 
 def test_scalepools_figures_stand_in_one_file() -> None:
     """None of its topologies says for itself how fast a link is, or how far; memory of many shares says how much."""
-    assert list(shipped_hardware()) == ["cxl-pool", "infiniband-hdr", "scalepool"]
+    assert list(shipped_hardware()) == ["cxl-pool", "infiniband-hdr", "nvlink-server", "racks", "scalepool"]
     configs = Path(__file__).parents[2] / "configs"
     for name in SCALEPOOL:
         text = (configs / f"{name}.yaml").read_text()
