@@ -150,7 +150,7 @@ class Rounds(PartBuilder):
         """The number of the round that is under way, or else of the next one."""
         return self.written.rounds
 
-    def part(self, chunk: Chunk, nbytes: int, offset: int = 0) -> Chunk:
+    def part(self, chunk: Chunk, nbytes: int, at: int = 0) -> Chunk:
         """Take part of a chunk, to publish or retrieve it by itself.
 
         With checksums all ranks ask for all ranks' parts, as the table of checksums has them all.
@@ -168,11 +168,11 @@ class Rounds(PartBuilder):
         """
         if self.foreign:
             check_chunk(self, "part", chunk)
-            check_part(self, nbytes, offset)
-        offset = min(offset, chunk.nbytes)
-        nbytes = min(nbytes, chunk.nbytes - offset)
-        if offset:
-            chunk = chunk._replace(offset=chunk.offset + offset, slot_offset=chunk.slot_offset + offset)
+            check_part(self, nbytes, at)
+        at = min(at, chunk.nbytes)
+        nbytes = min(nbytes, chunk.nbytes - at)
+        if at:
+            chunk = chunk._replace(offset=chunk.offset + at, slot_offset=chunk.slot_offset + at)
         if nbytes:
             self.carrier.prepare(nbytes)
         return chunk._replace(nbytes=nbytes)

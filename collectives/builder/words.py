@@ -166,7 +166,7 @@ class Builder(Folds):
 
     # --- for many peers at once: the same instructions as with one word for each, made as columns -----------------
 
-    def publish_each(self, chunk: Chunk, offset: Ints, *, blocks: Ints, nbytes: Ints | None = None) -> None:
+    def publish_each(self, chunk: Chunk, at: Ints, *, blocks: Ints, nbytes: Ints | None = None) -> None:
         """Publish a chunk of many of this rank's blocks from the input, one after another, each under its own doorbell.
 
         Args:
@@ -176,24 +176,22 @@ class Builder(Folds):
             nbytes: How many bytes of each, shape (n,) (default: the chunk's); blocks of no bytes are left out.
         """
         sizes = np.full(len(blocks), chunk.nbytes) if nbytes is None else nbytes
-        offset, blocks, sizes = offset[sizes > 0], blocks[sizes > 0], sizes[sizes > 0]
+        at, blocks, sizes = at[sizes > 0], blocks[sizes > 0], sizes[sizes > 0]
         if not len(blocks):
             return
         if not self.carrier.in_columns or len(blocks) < IN_COLUMNS_FROM:
-            for start, block, size in zip(offset.tolist(), blocks.tolist(), sizes.tolist(), strict=True):
+            for start, block, size in zip(at.tolist(), blocks.tolist(), sizes.tolist(), strict=True):
                 self.publish(self.part(chunk, size), self.input(start), block=block)
             return
         self._enter(chunk.seq, "publish")
         rows = self._rows("publish", len(blocks), lambda: self.carrier.push("publish", chunk, [self.input()], 0))
         write, flush, _, signal = (rows[:, column] for column in range(4))
         write["dst"]["offset"] = flush["a"]["offset"] = blocks * self.areas.block_bytes + chunk.slot_offset
-        write["a"]["offset"] = offset
+        write["a"]["offset"] = at
         write["nbytes"] = flush["nbytes"] = sizes
         signal["arg"] += (blocks * self.areas.doorbells_per_block).astype(np.int32)
 
-    def retrieve_each(
-        self, offset: Ints, chunk: Chunk, peers: Ints, *, block: int = 0, nbytes: Ints | None = None
-    ) -> None:
+    def retrieve_each(self, at: Ints, chunk: Chunk, peers: Ints, *, block: int = 0, nbytes: Ints | None = None) -> None:
         """Retrieve a chunk of one block of each of many peers into the output, one after another.
 
         Args:
@@ -204,11 +202,11 @@ class Builder(Folds):
             nbytes: How many bytes of each, shape (n,) (default: the chunk's); peers with no bytes are left out.
         """
         sizes = np.full(len(peers), chunk.nbytes) if nbytes is None else nbytes
-        offset, peers, sizes = offset[sizes > 0], peers[sizes > 0], sizes[sizes > 0]
+        at, peers, sizes = at[sizes > 0], peers[sizes > 0], sizes[sizes > 0]
         if not len(peers):
             return
         if not self.carrier.in_columns or len(peers) < IN_COLUMNS_FROM:
-            for start, peer, size in zip(offset.tolist(), peers.tolist(), sizes.tolist(), strict=True):
+            for start, peer, size in zip(at.tolist(), peers.tolist(), sizes.tolist(), strict=True):
                 self.retrieve(self.output(start), self.part(chunk, size), peer, block=block)
             return
         first = int(peers[0])
@@ -216,7 +214,7 @@ class Builder(Folds):
         wait, drop, read = (rows[:, column] for column in range(3))
         wait["arg"] += ((peers - first) * self.layout.doorbells_per_rank).astype(np.int32)
         drop["a"]["id"] = read["a"]["id"] = self.carrier.regions_of(peers)
-        read["dst"]["offset"] = offset
+        read["dst"]["offset"] = at
         drop["nbytes"] = read["nbytes"] = sizes
 
     # --- doorbells that stand for no bytes: what a rank tells another beside its data ------------------------------

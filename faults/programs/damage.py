@@ -76,7 +76,7 @@ def _runs(search: FaultSearch, last: int, covered: DamageCoverage) -> Iterator[t
     if covered.failed or covered.undecided:
         return
     assert result.crashes is not None
-    places = list(_places([use for use in result.crashes.uses if use.stage < last], covered.what))
+    places = list(_places(result.crashes.uses, last, covered.what))
     for number, place in enumerate(places):
         covered.left, covered.tried = len(places) - number, number + 1
         result = search.run((), **{covered.what: place})
@@ -94,12 +94,15 @@ def _runs(search: FaultSearch, last: int, covered: DamageCoverage) -> Iterator[t
         covered.undecided[f"no access met a {WHATS[covered.what]}"] = None
 
 
-def _places(uses: Sequence[PoolUse], what: str) -> Iterator[tuple[int, ...]]:
-    """Yield where something breaks: a pool, the offset of a line, and the step before which it does."""
+def _places(uses: Sequence[PoolUse], last: int, what: str) -> Iterator[tuple[int, ...]]:
+    """Yield where something breaks: a pool, the offset of a line, and the step before which it does.
+
+    What the last stage alone uses breaks at the beginning.
+    """
     known: set[tuple[int, ...]] = set()
     for use in uses:
         which = (use.pool, use.line * LINE_BYTES) if what == "poison" else (use.pool,)
         for place in ((*which, 1), (*which, use.step + 1)):
-            if place not in known:
+            if place not in known and (use.stage < last or place[-1] == 1):
                 known.add(place)
                 yield place

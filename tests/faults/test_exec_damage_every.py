@@ -50,7 +50,7 @@ def test_places_that_are_left_out_would_show_nothing_new(litmus: Path, seed: int
     *_, (_, covered) = runs = list(damage_everywhere(its, what, 600))
     assert covered.failed is None and not covered.undecided
     first = run(replace(its, commands=its.commands[:-1]), RunChoice(None, 0))
-    places = [(0, line, step) for step in range(1, first.steps + 1) for line in (0, 64)]
+    places = [(0, line, step) for step in range(1, first.steps + 2) for line in (0, 64)]
     places = places if what == "poison" else [(0, step) for _, line, step in places if not line]  # type: ignore[misc]
     whole = {seen(run(replace(its, **{what: place}), RunChoice(None, 0, losses=()))) for place in places}  # type: ignore[arg-type]
     untouched = {seen(runs[0][0])}  # by damage of a line that nobody reads
@@ -99,7 +99,7 @@ def test_a_program_that_is_killed_by_it_is_no_mistake_before_the_last_stage(litm
         ("--lose-card every --seeds 3", "L s:0:1 :: L l:0", 2, "--lose-card every makes its own runs"),
         ("--every --poison every", "L s:0:1 :: L l:0", 2, "--every injects no faults but --crash every"),
         ("--poison every", "true :: true", 2, "--poison every: true was not compiled with cxlemu cc"),
-        ("--poison every", "L :: L l:0", 3, "no access met a poisoned line"),
+        ("--poison every", "L x :: L x", 3, "no access met a poisoned line"),
         ("--poison 1:0@1", "L s:0:1", 2, "--poison: there are pools 0 to 0, not 1"),
         ("--poison never", "L s:0:1", 2, "is not [POOL:]OFFSET@STEP or every"),
     ],

@@ -53,12 +53,10 @@ CXLEMU_CALL(int, __snprintf_chk, char *, __SIZE_TYPE__, int, __SIZE_TYPE__, cons
 }
 #endif
 /* These two also stand where a constant is wanted, which has no call. */
-#define __builtin_memcmp(...)                                                            \
-    (__builtin_constant_p(__builtin_memcmp(__VA_ARGS__)) ? __builtin_memcmp(__VA_ARGS__) \
-                                                         : __cxlemu_memcmp(__VA_ARGS__))
-#define __builtin_strlen(...)                                                            \
-    (__builtin_constant_p(__builtin_strlen(__VA_ARGS__)) ? __builtin_strlen(__VA_ARGS__) \
-                                                         : __cxlemu_strlen(__VA_ARGS__))
+#define __builtin_memcmp(...) \
+    (__builtin_constant_p(__builtin_memcmp(__VA_ARGS__)) ? __builtin_memcmp(__VA_ARGS__) : __cxlemu_memcmp(__VA_ARGS__))
+#define __builtin_strlen(...) \
+    (__builtin_constant_p(__builtin_strlen(__VA_ARGS__)) ? __builtin_strlen(__VA_ARGS__) : __cxlemu_strlen(__VA_ARGS__))
 #define __builtin_memcpy __cxlemu_memcpy
 #define __builtin_memmove __cxlemu_memmove
 #define __builtin_mempcpy __cxlemu_mempcpy
