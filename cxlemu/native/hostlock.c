@@ -16,7 +16,7 @@ enum { MADE = 1 };
 #define CLOCK CLOCK_MONOTONIC
 #define LOCK_UNTIL(mutex, until) pthread_mutex_clocklock(mutex, CLOCK, until)
 #endif
-#if defined(LOCK_WAIT) && !defined(__SANITIZE_THREAD__) /* in the library of programs, which schedules their waits alone */
+#if defined(LOCK_WAIT) && !defined(__SANITIZE_THREAD__) /* of programs, whose waits are scheduled */
 int LOCK_WAIT(pthread_mutex_t *mutex, clockid_t clock, const struct timespec *until);
 #undef LOCK_UNTIL
 #define LOCK_UNTIL(mutex, until) LOCK_WAIT(mutex, CLOCK, until)
