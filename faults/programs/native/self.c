@@ -96,12 +96,13 @@ void too_many_threads(void) {
 
 static pthread_key_t at_end;
 static pthread_once_t key_once = PTHREAD_ONCE_INIT;
-static intptr_t rounds[PTHREAD_DESTRUCTOR_ITERATIONS + 1]; /* which of them: the key's value */
+enum { ROUNDS = PTHREAD_DESTRUCTOR_ITERATIONS - 1 }; /* in the last one a sanitizer gives up what it has for a thread */
+static intptr_t rounds[ROUNDS + 1]; /* which of them: the key's value */
 
 /* A thread has ended when the destructors of its variables have run, which may still access a pool. */
 static void thread_ends(void *round) {
     const intptr_t *next = (intptr_t *)round + 1;
-    if (next - rounds < PTHREAD_DESTRUCTOR_ITERATIONS) pthread_setspecific(at_end, next);
+    if (next - rounds < ROUNDS) pthread_setspecific(at_end, next);
     else self_end(STEP_THREAD_END);
 }
 
