@@ -108,6 +108,12 @@ MISTAKES = {
     "no invalidate": Mistake(
         "fresh", [PUBLISHES, READS], [PUBLISHES, [wait(0), load(0, 64)]], "did not invalidate it after the wait"
     ),
+    "another host has invalidated": Mistake(
+        "fresh",
+        [PUBLISHES, [wait(0), wait(2), drop(0, 64), load(0, 64)], [*READS, ring(2)]],
+        [PUBLISHES, [wait(0), wait(2), load(0, 64)], [*READS, ring(2)]],
+        "rank 1 reads line 0 of slot 0 on card 0 but did not invalidate it after the wait",
+    ),
     "invalidated before the wait": Mistake(
         "fresh", [PUBLISHES, READS], [PUBLISHES, [drop(0, 64), wait(0), load(0, 64)]], "before the wait, not after it"
     ),

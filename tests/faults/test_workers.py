@@ -144,7 +144,9 @@ def test_a_worker_that_still_starts_is_ended_at_once() -> None:
 def test_work_that_was_cancelled_can_fail_with_its_worker() -> None:
     workers = Workers(1, copied=True)
     futures = [workers.submit(time.sleep, 1000) for _ in range(5)]
-    cancelled = next(future for future in futures if future.cancel())
-    cancelled.set_exception(BrokenProcessPool())  # as the pool's thread does, which would end there
-    assert cancelled.cancelled()
-    workers.end()
+    try:
+        cancelled = next(future for future in futures if future.cancel())
+        cancelled.set_exception(BrokenProcessPool())  # as the pool's thread does, which would end there
+        assert cancelled.cancelled()
+    finally:
+        workers.end()
