@@ -62,16 +62,16 @@ class Hierarchy(Model):
         return Expanded(switches, links + self._bounded("links", LINKS_MAX, self._trunks(hosts)))
 
     def _some(self, key: str, end: str, count: int) -> range:
-        members_of = members(end)
-        if members_of is None or not members_of.are_among(count):
+        end_group = members(end)
+        if end_group is None or not end_group.are_among(count):
             raise Misplaced((key,), f"is {end}, but {key} are {key[:-1]}0 to {key[:-1]}{count - 1}")
-        return members_of.among(count)
+        return end_group.among(count)
 
     def _bounded(self, what: str, most: int, parts: Iterator[Part]) -> list[Part]:
-        members_of = list(islice(parts, most + 1))
-        if len(members_of) > most:
+        first = list(islice(parts, most + 1))
+        if len(first) > most:
             raise Misplaced((), f"means more than {most} {what}, the limit; make it smaller")
-        return members_of
+        return first
 
     def _ports(
         self, kind: str, blocks: Iterable[tuple[str, range]], figures: LinkFigures, gbytes_per_s: float

@@ -132,9 +132,9 @@ def page(result: CampaignResult, title: str) -> str:
 def _summary(result: CampaignResult) -> Iterator[str]:
     counts = ", ".join(f"{count} {kind}" for kind, count in sorted(result.counts.items())) or "none"
     style = "bad" if result.findings else "" if result.exit_code else "good"
-    counted_text, cases = counted(len(result.findings), "finding"), counted(result.total, "case")
+    findings, cases = counted(len(result.findings), "finding"), counted(result.total, "case")
     yield (
-        f'<p><span class="{style}">{counted_text}</span> in {len(result.judged)} of {cases} ({result.state}): '
+        f'<p><span class="{style}">{findings}</span> in {len(result.judged)} of {cases} ({result.state}): '
         f'{escape(counts)}. <span class="dim">{result.seconds:.1f} s, cxlemu {escape(__version__)}</span></p>'
     )
 

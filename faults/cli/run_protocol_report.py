@@ -163,10 +163,10 @@ def _named(run: ProtocolRun) -> str:
 
 
 def _told(ending: Ending) -> str:
-    offset = f" at {ending.where}" if ending.where else ""
+    place = f" at {ending.where}" if ending.where else ""
     if ending.how == How.RETURNED:
         return f"returned {ending.result}"
-    return f"{ending.how}{offset}" + (f": {ending.text}" if ending.text else "")
+    return f"{ending.how}{place}" + (f": {ending.text}" if ending.text else "")
 
 
 def _results(endings: list[Ending]) -> str:

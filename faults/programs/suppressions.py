@@ -66,16 +66,16 @@ def _says(line: str) -> bool:
     return bool(line.strip()) and not line.lstrip().startswith("#")
 
 
-def _parsed(offset: str, number: int, line: str) -> Suppression:
-    words_text, _, reason = line.partition("#")
-    words = words_text.split()
+def _parsed(source: str, number: int, line: str) -> Suppression:
+    rule, _, reason = line.partition("#")
+    words = rule.split()
     if len(words) != 2:
         raise ConfigError(
-            f"{offset}: write a kind, a place and a reason: no-invalidate ring.c:120  # the checksum finds out"
+            f"{source}: write a kind, a place and a reason: no-invalidate ring.c:120  # the checksum finds out"
         )
     names = sorted(kind.name for kind in KINDS.values())
     if words[0] != "*" and words[0] not in names:
-        raise ConfigError(f"{offset}: there is no kind {words[0]!r} of findings: it is * or one of {', '.join(names)}")
+        raise ConfigError(f"{source}: there is no kind {words[0]!r} of findings: it is * or one of {', '.join(names)}")
     if not reason.strip():
-        raise ConfigError(f"{offset}: the reason is missing: {words[0]} {words[1]}  # why this may stay")
+        raise ConfigError(f"{source}: the reason is missing: {words[0]} {words[1]}  # why this may stay")
     return Suppression(words[0], words[1], reason.strip(), number)

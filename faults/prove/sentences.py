@@ -112,10 +112,10 @@ def sentence(
     layout = plans[point.call].layout
     if rule == "order" and by is not None and not _is_instruction(plans, by):
         words = _USER
-    words_text = words.format(
+    clause = words.format(
         rank=point.rank, by=_other(by, point), line=_line(layout, rule, card, line), stream=_stream(plans, by, point)
     )
-    return f"{words_text} ({_instruction(plans, point)})"
+    return f"{clause} ({_instruction(plans, point)})"
 
 
 def _other(by: ProgramPoint | None, point: ProgramPoint) -> str:

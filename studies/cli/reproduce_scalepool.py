@@ -190,10 +190,10 @@ def _moves(work: Reproduction, _: TierStudy) -> Any:
     title = "What moves the speedups, one assumption at a time: grey is what the configs say, dotted is published"
     figure, every = panels((14, 4.6), 1, 4, title=title, share="y")
     for panel, axis in zip(every, counting(axes(work), "simulating other fabrics"), strict=True):
-        pairs_of = {value: work.pairs if value == axis.base else axis.of(value) for value in axis.values}
+        by_value = {value: work.pairs if value == axis.base else axis.of(value) for value in axis.values}
         for number, colour in zip(range(len(work.pairs)), COLOURS, strict=False):
             case = work.pairs[number].case
-            speedups = [pairs[number].speedup for pairs in pairs_of.values()]
+            speedups = [pairs[number].speedup for pairs in by_value.values()]
             panel.plot(axis.values, speedups, color=colour, marker="o", markersize=4, label=f"ours, {case.model}")
             panel.axhline(case.published, color=colour, linestyle=":", linewidth=1)
         panel.axvline(axis.base, color="0.8", linewidth=6, zorder=0.6)

@@ -144,7 +144,7 @@ class Mean(NamedTuple):
 
 def means(rows: Sequence[RatioRow]) -> list[Mean]:
     """Return the means by size class and overall, for each mode, of the rows without impossible times."""
-    rows_of, rows = [], [row for row in rows if not row.impossible]
+    averages, rows = [], [row for row in rows if not row.impossible]
     for rewritten in sorted({row.rewritten for row in rows}):
         for name, least, most in (*SIZE_CLASSES, ("all sizes", 0, 1 << 62)):
             chosen = [row for row in rows if row.rewritten == rewritten and least <= row.bytes <= most]
@@ -153,7 +153,7 @@ def means(rows: Sequence[RatioRow]) -> list[Mean]:
                     [us / row.peers_us[row.best_peer] for row in chosen if (us := of(row)) and row.best_peer]
                     for of in (attrgetter("handle_us"), attrgetter("pool_us"), attrgetter("process_us"))
                 )
-                rows_of.append(
+                averages.append(
                     Mean(
                         name,
                         rewritten,
@@ -167,7 +167,7 @@ def means(rows: Sequence[RatioRow]) -> list[Mean]:
                         _mean([_ratio(row.device_us, row.nccl_us) for row in chosen]),
                     )
                 )
-    return rows_of
+    return averages
 
 
 def _ratio(us: float | None, other_us: float | None) -> float | None:

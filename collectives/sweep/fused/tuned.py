@@ -119,8 +119,8 @@ class TunedFile:
         write_atomically(self.path, (json.dumps(document, indent=1) + "\n").encode())
 
     def _is_of(self, entry: _Entry, operator: Operator) -> bool:
-        entry_of = Operator(entry.kind, entry.m, entry.n, entry.k, entry.dtype)
-        return (entry.machine, entry.digest, entry.ranks, entry_of) == (
+        operator_there = Operator(entry.kind, entry.m, entry.n, entry.k, entry.dtype)
+        return (entry.machine, entry.digest, entry.ranks, operator_there) == (
             self._machine,
             self._digest,
             self._ranks,
