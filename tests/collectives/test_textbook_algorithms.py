@@ -119,8 +119,19 @@ def test_executions_on_caches_that_nothing_keeps_coherent_give_numpys_bytes(name
 def test_threads_run_it(name: str) -> None:
     """Real ones, on an emulated pool with an adversary; the oracle's inputs are exact in any order."""
     words = ["run", *asked(name), "-n", 4, "--launch", "threads", "--adversary", 7]
-    if COLLECTIVES[textbook(name).collective].moves_data:
-        words += ["-b", "4K", "-e", "4K", "-o", "sum,avg", "-d", "f32,bf16", "-r", "all"]
+    contract = COLLECTIVES[textbook(name).collective]
+    if contract.moves_data:
+        words += [
+            "-b",
+            "4K",
+            "-e",
+            "4K",
+            "-d",
+            "f32,bf16",
+            "-r",
+            "all",
+            *(["-o", "sum,avg"] if contract.reduces else []),
+        ]
     done = CliRunner().invoke(main, [str(word) for word in words])
     assert done.exit_code == 0, done.output
 
