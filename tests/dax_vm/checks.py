@@ -143,7 +143,8 @@ def one_pool_under_other_names(a: Host, b: Host) -> str:
 def collectives(hosts: Sequence[Host], engine: str, sizes: Sequence[int]) -> str:
     """All eight, one rank for each of ``hosts``, which meet over the pool and nothing else."""
     arguments = ["run", "--launch", "env", "--backend", "dax", "--engine", engine, "--json", "/tmp/result.json"]
-    arguments += ["-b", str(sizes[0]), "-e", str(sizes[-1]), "-f", "32", "--iters", "1"]
+    arguments += ["-b", str(sizes[0]), "-e", str(sizes[-1]), "--iters", "1"]
+    arguments += ["-f", "32"] if len(sizes) > 1 else []
     arguments += ["--deadline-s", str(DEADLINE_S / 3)]
     places = [{"RANK": str(rank), "WORLD_SIZE": str(len(hosts))} for rank in range(len(hosts))]
     jobs = [host.start(*arguments, environment=place) for host, place in zip(hosts, places, strict=True)]
