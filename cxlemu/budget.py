@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import signal
 import threading
 import time
@@ -51,6 +50,8 @@ def within(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def _within_thread(seconds: float) -> Iterator[None]:
+    import ctypes  # which most commands start without
+
     thread, lock, over = ctypes.c_ulong(threading.get_ident()), threading.Lock(), False
     send = ctypes.pythonapi.PyThreadState_SetAsyncExc
 
