@@ -23,7 +23,7 @@ MUTATIONS = {
     "duplicate": "it is executed twice",
     "earlier": "it is swapped with the instruction before it",
     "later": "it is swapped with the instruction after it",
-    "far": "two distant instructions of a stream are swapped (a sample of all pairs)",
+    "far": "two distant instructions of a stream are swapped (sample of pairs)",
     "value": "a wait accepts an older epoch",
     "without": "a WAIT_ALL does not wait for one of its group",
     "narrow": "a FLUSH or INVALIDATE leaves out its last line, or its first one",

@@ -149,7 +149,7 @@ class DamagePlace(Places):
 def command(ctx: click.Context, /, **flags: Any) -> None:
     """Run programs on emulated hosts without coherent caches, on a pool that they open by its path.
 
-    ``:`` separates commands that run side by side; ``::`` starts the next ones after all before have ended. The first
+    `:` separates commands that run side by side; `::` starts the next ones after all before have ended. The first
     command runs on host 0, the second on host 1 and so on; @H before a command selects host H. A host's cache outlives
     its processes. Every run starts from the current contents of the pool's file, which never changes.
 
@@ -168,7 +168,6 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     A line of --suppressions; * and ? match any text, and the reason is required:
       no-invalidate ring.c:120    # an optimistic read: the checksum finds out
 
-    \b
     Exit codes: 0 no mistake was found, 1 a mistake was found or a program failed, 2 bad input, 3 undecided: a deadline
     passed, no program touched a pool, a requested fault never happened, or a search did not finish. The last line
     states what was not judged.

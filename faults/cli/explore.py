@@ -109,7 +109,6 @@ def command() -> None:
     searches nothing. The exit code is 1 for an algorithm and 2 for a plan file. With --among, explore also checks what
     calls before and after rely on, as `cxlemu prove` does.
 
-    \b
     Exit codes: 0 every execution is right, 1 one is wrong, 2 bad input, 3 unknown: not every execution was searched,
     or nothing is asserted.
     """

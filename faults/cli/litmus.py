@@ -77,7 +77,6 @@ def command() -> None:
       allowed: [B.r == 1]
       forbidden: [B.r == 0]
 
-    \b
     Steps: store X VALUE, store_nt X VALUE, flush X, flush_keep X, fence, invalidate X, load X REGISTER, signal X VALUE,
     wait X VALUE, record EVENT, await EVENT, crash. `lines: {L: [x, y]}` puts words into one line, `initial: {x: 1}`
     sets initial values. An allowed outcome must happen in some execution, and with `hangs: allowed` some execution must
@@ -87,7 +86,6 @@ def command() -> None:
     are counted. A forbidden outcome, or an outcome that the search does not reach, is a violation. An allowed outcome
     that never happens is no violation, because caches of one machine are coherent.
 
-    \b
     Exit codes: 0 all tests end as expected, 1 a test does not, 2 bad input, 3 a budget ran out first, no execution of a
     test ends, --witness finds none, or --backend skips a test.
     """

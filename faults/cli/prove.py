@@ -110,7 +110,6 @@ def command() -> None:
       cxlemu prove --algorithm examples/my_all_reduce.py:my_all_reduce --cluster 2
       cxlemu prove all_reduce.plan
 
-    \b
     Exit codes: 0 all plans are right, 1 a plan is wrong, 2 bad input, 3 the prover cannot tell, the budget is spent, or
     an algorithm declines every call.
     """

@@ -119,5 +119,5 @@ def parts(extra: str) -> Iterator[tuple[str, str]]:
 
 
 def plain(text: str) -> str:
-    """Text that Markdown leaves as it is."""
-    return re.sub(r"([\\`*_{}\[\]<>|#])", r"\\\1", text)
+    """Text that Markdown leaves as it is, but for what stands in backticks."""
+    return re.sub(r"(`[^`]+`)|([\\`*_{}\[\]<>|#])", lambda found: found[1] or f"\\{found[2]}", text)

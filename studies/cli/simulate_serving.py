@@ -163,7 +163,6 @@ def command() -> None:
       cxlemu simulate serving --hosts 4 --prefill 1 --place pool,rdma
       cxlemu simulate serving --workload documents --warm --hosts 8
 
-    \b
     Exit codes: 0 served, 2 bad input, 3 nothing was served or reused, an incident came after the end, or the sweep
     ended before the fabric saturated.
     """

@@ -41,6 +41,5 @@ def command() -> None:
       cxlemu simulate trace examples/traces/fsdp -c titan2-6xcz120
       cxlemu simulate trace my_trace --groups groups.json --trace replayed.json
 
-    \b
     Exit codes: 0 replayed, 2 bad input, such as a rank without a file, 3 no node takes time.
     """
