@@ -41,9 +41,11 @@ def run(_ctx: click.Context, asked: FluxFlags) -> None:
     report = ReproductionReport(asked, PICTURES)
     work = Reproduction(asked.rows or ROWS)
     report.header(_header(work))
-    shapes = list(report.finished(work.each_shape(), "simulating shapes", len(CLUSTERS) * len(SHAPES) * len(work.m)))
-    _print_shapes(report, shapes)
-    rows = [] if report.interrupted else list(report.finished(work.each_row(), "comparing figures"))
+    count = len(CLUSTERS) * len(SHAPES) * len(work.m)
+    with work.ahead():
+        shapes = list(report.finished(work.each_shape(), "simulating shapes", count))
+        _print_shapes(report, shapes)
+        rows = [] if report.interrupted else list(report.finished(work.each_row(), "comparing figures"))
     if report.interrupted:
         report.end("flux", rows, shapes=_shapes_as_dicts(shapes))
     if work.is_whole:

@@ -9,6 +9,7 @@ have, here they are those from 1,024 on.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -85,11 +86,27 @@ class Reproduction:
     def _shape(self, cluster: str, kind: str, m: int) -> Shape:
         return self.clusters.shape(cluster, Operator(kind, m, *SHAPES[kind]))
 
+    @contextmanager
+    def ahead(self) -> Iterator[None]:
+        """Use all cores for what `each_shape` and `each_row` will ask for."""
+        asked = [*self._asked(), *((cluster, kind, REPORTED_ROWS) for cluster, kind in REPORTED)]
+        cases = [(cluster, Operator(kind, m, *SHAPES[kind])) for cluster, kind, m in asked]
+        for cluster, phase, tokens in self._phases() if self.is_whole else ():
+            cases += self.clusters.cases_of_block(cluster, phase, tokens)
+        with self.clusters.ahead(cases):
+            yield
+
+    def _asked(self) -> list[tuple[str, str, int]]:
+        return [(cluster, kind, m) for cluster in self._names for kind in SHAPES for m in self.m]
+
+    def _phases(self) -> list[tuple[str, str, int]]:
+        each = [(phase, its) for phase, (_, tokens) in SPEEDUPS.items() for its in tokens]
+        return [(cluster, *phase) for cluster in self._names for phase in each]
+
     def each_shape(self) -> Iterator[Shape]:
         """Yield the operators on every cluster, with every number of rows, as they are simulated; each is simulated
         once."""
-        asked = [(cluster, kind, m) for cluster in self._names for kind in SHAPES for m in self.m]
-        for number, case in enumerate(asked):
+        for number, case in enumerate(self._asked()):
             if number == len(self._shapes):
                 self._shapes.append(self._shape(*case))
             yield self._shapes[number]
@@ -113,12 +130,7 @@ class Reproduction:
     @cached_property
     def blocks(self) -> dict[tuple[str, str, int], Block]:
         """The model's blocks, by cluster, phase and tokens."""
-        by_phase = {}
-        for cluster in self._names:
-            for phase, (_, tokens) in SPEEDUPS.items():
-                for token in tokens:
-                    by_phase[cluster, phase, token] = self.clusters.block(cluster, phase, token)
-        return by_phase
+        return {phase: self.clusters.block(*phase) for phase in self._phases()}
 
     def _reported(self) -> Iterable[Row]:
         for (cluster, kind), report in REPORTED.items():

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 from collectives.fused.choice import Operator
 from collectives.sweep.fused.metrics import Metrics
 from collectives.sweep.fused.tuner import Tuned, tune
 from collectives.sweep.fused.virtual import Simulator
 from cxlemu.plan import Call, Layout, Plan
+from cxlemu.signals import stops_exit
 from cxlemu.topology import Accelerator, Topology
-from studies.published.flux_block import Block, block
+from faults.campaign.executors import Workers, cores, lost_are_told
+from studies.published.flux_block import Block, Times, block
 from studies.training.language_model import LanguageModel
 
 RANKS = 8
 MODEL = "gpt3-175b"
 
 Described = Callable[[str], tuple[Topology, Accelerator | None]]
+Case = tuple[str, Operator]  # an operator on a cluster
 
 
 def shipped(cluster: str) -> tuple[Topology, Accelerator | None]:
@@ -42,7 +48,8 @@ class Clusters:
         self._as_tuned, self._described = as_tuned, described
         self._plans: dict[tuple[Layout, Call], Plan] = {}  # of those that take these choices
         self._simulators: dict[str, Simulator] = {}
-        self._shapes: dict[tuple[str, Operator], Shape] = {}
+        self._shapes: dict[Case, Shape] = {}
+        self._coming: dict[Case, Future[Shape]] = {}  # those that other processes simulate
 
     def ns(self, cluster: str, style: str, operator: Operator) -> float:
         if style == "unfused" and operator.kind == "gemm_all_reduce":
@@ -50,12 +57,18 @@ class Clusters:
             return machine.run(machine.fastest(operator, "unfused")).time_ns
         return float(getattr(self.shape(cluster, operator).metrics, f"{style}_ns"))
 
-    def block(self, cluster: str, phase: str, tokens: int) -> Block:
+    def block(self, cluster: str, phase: str, tokens: int, times: Times | None = None) -> Block:
         """Return what one of the model's blocks takes, fused and unfused."""
         topology, accelerator = self.simulator(cluster).topology, self.simulator(cluster).model.accelerator
         assert accelerator is not None
-        times, call_ns = partial(self.ns, cluster), topology.costs.call_ns or 0
+        times, call_ns = times or partial(self.ns, cluster), topology.costs.call_ns or 0
         return block(LanguageModel.load(MODEL), accelerator, RANKS, phase, tokens, times, call_ns)
+
+    def cases_of_block(self, cluster: str, phase: str, tokens: int) -> list[Case]:
+        """List the shapes that a block needs."""
+        asked: dict[Operator, float] = {}
+        self.block(cluster, phase, tokens, lambda _, operator: asked.setdefault(operator, 1.0))
+        return [(cluster, operator) for operator in asked if operator.kind != "gemm_all_reduce"]
 
     def simulator(self, cluster: str) -> Simulator:
         """Return a cluster's simulator, made once."""
@@ -68,11 +81,40 @@ class Clusters:
     def shape(self, cluster: str, operator: Operator) -> Shape:
         """Return an operator on a cluster, tuned and simulated once."""
         key = cluster, operator
-        if key not in self._shapes:
+        if (coming := self._coming.pop(key, None)) is not None:
+            self._shapes[key] = coming.result()
+        elif key not in self._shapes:
             machine = self.simulator(cluster)
             tuned = self._as_tuned.shape(cluster, operator).tuned if self._as_tuned else _tuned(machine, operator)
             self._shapes[key] = Shape(cluster, operator, machine.metrics(operator, tuned.choice), tuned)
         return self._shapes[key]
+
+    @contextmanager
+    def ahead(self, cases: Iterable[Case]) -> Iterator[None]:
+        """Let workers, one on each core, simulate what `shape` will be asked for; shipped clusters only."""
+        new = [case for case in dict.fromkeys(cases) if case not in self._shapes]
+        jobs = min(cores(), len(new)) if threading.active_count() == 1 else 1  # threads do not survive a fork
+        if self._described is not shipped or jobs < 2:
+            yield
+            return
+        with stops_exit(), lost_are_told():
+            workers = Workers(jobs, copied=True)
+            try:
+                self._coming = {case: workers.submit(_simulated, *case) for case in new}
+                yield
+            finally:
+                self._coming = {}
+                workers.end()
+
+
+@cache
+def _clusters() -> Clusters:
+    """The clusters of a worker."""
+    return Clusters()
+
+
+def _simulated(cluster: str, operator: Operator) -> Shape:
+    return _clusters().shape(cluster, operator)
 
 
 def _tuned(its: Simulator, operator: Operator) -> Tuned:

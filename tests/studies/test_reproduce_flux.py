@@ -2,22 +2,28 @@
 
 import json
 import re
+from contextlib import nullcontext
+from multiprocessing import active_children
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 from pytest import MonkeyPatch
 
-from collectives.fused.choice import Operator
+from collectives.fused.choice import Operator, Tiling
 from collectives.sweep.fused.metrics import Metrics
+from collectives.sweep.fused.tuner import Tuned
 from collectives.sweep.fused.virtual import Simulator
 from cxlemu.cli import console, main
 from cxlemu.cost.gemm import Product, fastest, moved_bytes
 from cxlemu.topology import Accelerator, Topology
 from cxlemu.topology.intervals import changed
 from studies.cli import reproduce_flux
-from studies.published import flux
+from studies.published import flux, flux_clusters
 from studies.published.flux_block import block
+from studies.published.flux_clusters import Clusters, Shape
+from studies.published.rows import Row
 from studies.published.variation import AS_ASSUMED, assumed, times
 from studies.ranged import of_flux
 from studies.training.language_model import LanguageModel
@@ -166,6 +172,39 @@ def test_the_same_twice_is_the_same_bytes() -> None:
     assert once == again
 
 
+def test_workers_simulate_what_this_process_would_and_end_with_an_interrupt(monkeypatch: MonkeyPatch) -> None:
+    monkeypatch.setattr(flux_clusters, "cores", lambda: 2)
+    monkeypatch.setattr(flux_clusters.threading, "active_count", lambda: 1)  # pytest's workers have more
+    cases = [("nvlink-8xa100", Operator(kind, 64, *flux.SHAPES[kind])) for kind in flux.SHAPES]
+    here, there = Clusters(), Clusters()
+    with there.ahead(cases):
+        monkeypatch.setattr(there, "simulator", lambda _: pytest.fail("simulated here"))
+        assert [there.shape(*case) for case in cases] == [here.shape(*case) for case in cases]
+    assert not active_children()
+    with pytest.raises(KeyboardInterrupt), Clusters().ahead(cases):
+        raise KeyboardInterrupt
+    assert not active_children()
+
+
+def test_what_is_simulated_ahead_is_what_is_asked_for(monkeypatch: MonkeyPatch) -> None:
+    """All of it: what a worker did not simulate, this process would, alone."""
+    work, ahead = flux.Reproduction(), []
+    monkeypatch.setattr(Clusters, "ahead", lambda _, cases: nullcontext(ahead.extend(cases)))
+    with work.ahead():
+        assert len(ahead) > len(work._asked())
+    seen = set()
+    metrics = Metrics(gemm_ns=100, tiled_ns=110, comm_ns=60, unfused_ns=160, medium_ns=145, fused_ns=112, wait_ns=3)
+
+    def shape(_: Clusters, cluster: str, operator: Operator) -> Shape:
+        seen.add((cluster, operator))
+        return Shape(cluster, operator, metrics, Tuned(Tiling(), 112, 1))
+
+    monkeypatch.setattr(Clusters, "shape", shape)
+    monkeypatch.setattr(Simulator, "run", lambda *_, **__: SimpleNamespace(time_ns=100))
+    assert len(work.shapes) == len(work._asked()) and work.rows
+    assert seen == set(ahead)
+
+
 def test_a_block_gains_what_its_gemms_gain_and_no_more() -> None:
     """By hand: four operators that take 100 fused and 160 unfused, beside what no fusing changes."""
     model, accelerator = LanguageModel.load("gpt3-175b"), Accelerator.load("a100-sxm")
@@ -238,3 +277,31 @@ def test_rows_that_do_not_divide_are_refused() -> None:
     result = CliRunner().invoke(main, ["reproduce", "flux", "-m", "100"])
     assert result.exit_code == 2
     assert "m = 100 does not divide among 8 ranks" in result.output
+
+
+@pytest.mark.deep
+def test_the_page_has_the_models_figures() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "published.md").read_text()
+    work = flux.Reproduction()
+    with work.ahead():
+        rows = {row.figure: row for row in work.rows}
+
+    def cells(*figures: str, unit: float = 1, end: str = "", digits: str = ".2f", joined: str = ", ") -> str:
+        each: list[Row] = [rows[figure] for figure in figures]
+        theirs, ours = (
+            joined.join(f"{value * unit:{digits}}" for value in values) + end
+            for values in ([row.published for row in each], [row.ours for row in each])
+        )
+        errors = [round(100 * row.relative_error) for row in each]
+        return f"| {theirs} | {ours} | {', '.join(f'{error:+d}%' if error else '0%' for error in errors)} |"
+
+    for cluster, kind in flux.REPORTED:
+        words = f"{cluster.removeprefix('nvlink-8x')} {flux.SHORT[kind]}"
+        assert f": GEMM {cells(f'{words}: GEMM (ms)', end=' ms')}" in text
+        both = [f"{words}: {style} (ms)" for style in ("unfused", "fused")]
+        assert f"| unfused, fused {cells(*both, end=' ms')}" in text
+    for cluster in flux.MEASURED:
+        both = [f"{cluster}: {which} overlap" for which in ("lowest", "best")]
+        assert cells(*both, unit=100, end="%", digits=".0f", joined="-") in text
+    best = [f"{phase}: best speedup of a block" for phase in flux.SPEEDUPS]
+    assert f"training, prefill, decoding {cells(*best)}" in text
