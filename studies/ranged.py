@@ -19,6 +19,7 @@ from studies.validation.processor import Processor
 from studies.validation.study import HOPPER, PARTS, PROCESSOR, PRODUCTS, SWITCHED, Study
 
 Run = Mapping[Key, float]  # a value for each figure that is changed
+STARTING = ("matmul_ns",)  # of a processor: of products alone
 UNUSED = ("hosts", "memory")  # figures of memory in which no plan of a reproduction keeps anything
 
 
@@ -64,15 +65,17 @@ def of_validation() -> list[Ranged]:
         rows = Study({SWITCHED: topology}, processor=processor).rows_of(SWITCHED)
         return {row.measured.figure: row.ours for row in rows}
 
-    machine = Topology.load(HOPPER), Accelerator.load("h100-sxm")
+    machine = Topology.load(HOPPER), Accelerator.load("h100-sxm"), Processor.load(PROCESSOR)
 
     def products(run: Run) -> dict[str, float]:
-        topology, accelerator = changed(machine, run)
-        study = Study({HOPPER: topology}, accelerator if run else None)
+        topology, accelerator, processor = changed(machine, run)
+        study = Study({HOPPER: topology}, accelerator if run else None, processor)
         return {row.measured.figure: row.ours for row in study.rows_of(PRODUCTS)}
 
     others = (of(config) for config in PARTS if config not in (SWITCHED, PRODUCTS))
-    return [Ranged(_used(switched), ports), *others, Ranged(_used(machine), products)]
+    of_ports = [figure for figure in _used(switched) if figure.key != (1, *STARTING)]
+    of_products = [figure for figure in _used(machine) if figure.key[0] != 2 or figure.key == (2, *STARTING)]
+    return [Ranged(of_ports, ports), *others, Ranged(of_products, products)]
 
 
 def of_cccl(work: cccl.Reproduction, sizes: Sequence[int] = cccl.FEW) -> list[Ranged]:

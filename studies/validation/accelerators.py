@@ -24,6 +24,7 @@ LARGE, SYMMETRIC_BYTES, GRAPH_BYTES = 8 << 30, 8, 64 << 10
 TOKENS_BYTES = 256 << 20  # of a rank, to all experts
 COLUMNS, DEPTH = 8192, 28672  # of the products
 SIX_LINKS = 6 / 18  # of an H100's
+FOUR_LINKS = 4 / 12  # of an A100's
 Found = Iterator[tuple[Measurement, float, str]]  # what was measured, ours, and why it would be off
 
 OWN_LIMITS = "the link as NCCL counts it, with the packets of its kernels"
@@ -72,8 +73,14 @@ def in_switch_busbw(topology: Topology, ranks: int) -> float:
     return busbw_gbytes_per_s("all_reduce", ranks, LARGE / in_switch_us(topology, ranks, LARGE) / 1e3)
 
 
+def tflop_per_s(chip: Accelerator, product: Product, start_ns: float = 0) -> float:
+    """Return how fast products are that follow each other, or are started one by one if that takes longer."""
+    return product.flops / max(fastest(chip, product).ns(chip.multiprocessors), start_ns) / 1e3
+
+
 def of_a100(topology: Topology) -> Found:
     yield measured.PAIR, 2 * payload_gbytes_per_s(topology), OWN_LIMITS
+    yield measured.FOUR_LINKS, FOUR_LINKS * payload_gbytes_per_s(topology), OWN_LIMITS
     for figure, ranks in ((measured.REDUCED_BY_EIGHT, 8), (measured.REDUCED_BY_TWO, 2)):
         yield figure, call(topology, "all_reduce", LARGE, ranks).busbw_gbytes_per_s, OTHER_ALGORITHM
 
@@ -84,6 +91,7 @@ def of_nccl(topology: Topology) -> Found:
         yield its, call(topology, collective, LARGE, 8).busbw_gbytes_per_s, RINGS
     for (ranks, nbytes), its in measured.BY_NCCL.items():
         yield its, call(topology, "all_reduce", nbytes, ranks).time_us, RINGS
+    yield measured.EXCHANGED, call(topology, "all_to_all", LARGE, 4).busbw_gbytes_per_s, RINGS
 
 
 def of_hopper(topology: Topology) -> Found:
@@ -108,12 +116,14 @@ def of_hopper(topology: Topology) -> Found:
 TUNED: dict[str, Clusters] = {}  # with the figures as shipped, whose tiles others keep
 
 
-def of_products(topology: Topology, accelerator: Accelerator | None = None) -> Found:
+def of_products(topology: Topology, accelerator: Accelerator | None = None, start_ns: float = 0) -> Found:
     """Yield products of an H100, and of eight, unfused and fused, where others than the shipped keep their tiles."""
     chip = accelerator or Accelerator.load("h100-sxm")
-    for side, its in measured.GEMM.items():
-        product = Product(side, side, side)
-        yield its, product.flops / fastest(chip, product).ns(chip.multiprocessors) / 1e3, ALONE
+    for shape, its in measured.GEMM.items():
+        yield its, tflop_per_s(chip, Product(*shape), start_ns), ALONE
+    for shape, its in measured.KERNELS.items():
+        yield its, tflop_per_s(chip, Product(*shape)), ALONE
+    yield measured.GEMM_A100, tflop_per_s(Accelerator.load("a100-sxm"), Product(8192, 8192, 8192)), ALONE
     shipped = TUNED.setdefault("h100", Clusters(None, lambda _: (of_h100(topology), Accelerator.load("h100-sxm"))))
     simulator = Clusters(shipped, lambda _: (of_h100(topology), accelerator)).simulator("h100")
     for rows, (unfused, fused) in measured.PRODUCTS.items():

@@ -41,6 +41,18 @@ PCIE_GPUS = "NVIDIA/nvbandwidth issue 50, copy engines of A6000, PCIe 4.0 x16", 
 PCIE_HOST = "NVIDIA/nvbandwidth issue 24, a kernel's copies on H100, PCIe 5.0 x16", "2024-09"
 SQUARES = "zzc0721/torch-performance-test-data issue 79, H100, PyTorch 2.7", "2025-10"
 
+# of these, the model's figures were written down before anybody here looked up the measured ones, but for THONKING
+HDR_ADAPTER = "Azure/azurehpc-health-checks issue 46, ib_write_bw over HDR, NDv4", "2023-11"
+NDR_ADAPTER = "NVIDIA/nccl-tests issue 267, NVIDIA's answer, ConnectX-7, 400 Gb/s", "2025-01"
+DGX_PAIR = "NVIDIA/nccl issue 812, NVIDIA's answer, DGX A100 with eight HDR adapters each", "2023-03"
+KERNEL_LOADS = "NVIDIA/nvbandwidth issue 42, a kernel's copies of 512 MiB, A100, PCIe 4.0 x16", "2025-07"
+BAM = "ZaidQureshi/bam issue 54, measured peak, A100, PCIe 4.0 x16", "2025-02"
+LEONARDO = "NVIDIA/nccl-tests issue 331, NCCL, A100 with four links of NVLink 3 to each other", "2025"
+ALL_TO_ALL = "NVIDIA/nccl issue 2169, alltoall_perf, 500 MiB, 4 x H100", "2026"
+THONKING = "thonking.ai/p/strangely-matrix-multiplications, cuBLAS, random values, A100", "2024"
+XLA = "tensorflow/tensorflow, third_party/xla/xla/service/gpu/model/matmul_interpolator_data.h, sm_90", "2025"
+PREDICTED_FIRST = HDR_ADAPTER, NDR_ADAPTER, DGX_PAIR, KERNEL_LOADS, BAM, LEONARDO, ALL_TO_ALL, THONKING, XLA
+
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
@@ -104,6 +116,9 @@ NDR_RINGS = {  # by hosts and adapters of each
 }
 TOKENS_RDMA = Measurement("tokens to experts on other hosts, an adapter", "GB/s", 43.0, 47.0, *DEEPEP)
 TOKENS_NVLINK = Measurement("tokens to experts, 8 x H800", "GB/s", 153.0, 158.0, *DEEPEP)
+HDR_WRITE = one("RDMA writes, one HDR adapter", "GB/s", 24.25, HDR_ADAPTER)
+NDR_WRITE = Measurement("RDMA writes, one NDR adapter", "GB/s", 48.0, 49.0, *NDR_ADAPTER)
+DGX_RINGS = one("all_reduce over eight HDR adapters a host, 2 hosts, busbw", "GB/s", 192.0, DGX_PAIR)
 RDMA_LOAD = one("RDMA read of a few bytes", "us", 1.91, PERFTEST)
 RDMA_STORE = one("RDMA write of a few bytes, one way", "us", 0.93, PERFTEST)
 SYMMETRIC_8 = one("all_reduce of 8 B, 8 x H800", "us", 2.3, SYMMETRIC)
@@ -133,11 +148,14 @@ OF_EIGHT = {
 BY_NCCL = {  # by ranks and bytes
     (8, 8): Measurement("all_reduce of 8 B by NCCL, 8 x H20", "us", 12.49, 12.50, *H20),
     (8, 1024): Measurement("all_reduce of 1 KiB by NCCL, 8 x H20", "us", 15.71, 16.38, *H20),
+    (2, 8): Measurement("all_reduce of 8 B by NCCL, 2 x A100", "us", 9.76, 9.90, *LEONARDO),
     **{
         (6, kib << 10): one(f"all_reduce of {kib} KiB by NCCL, 6 x H100", "us", us, VLLM)
         for kib, us in ((512, 23.0), (1024, 25.0), (2048, 43.0), (4096, 53.0))
     },
 }
+FOUR_LINKS = one("two A100 on four links of NVLink 3, one way", "GB/s", 72.0, LEONARDO)
+EXCHANGED = Measurement("all_to_all by NCCL, 4 x H100, busbw", "GB/s", 334.9, 337.99, *ALL_TO_ALL)
 SIX_LINKS = one("two H100 on six links of NVLink 4, both ways", "GB/s", 260.89, H100_SIX)
 OF_SIX = {  # by KiB: in one step and in two, each rank reading its peers, and folded in the switch
     kib: [
@@ -149,10 +167,28 @@ OF_SIX = {  # by KiB: in one step and in two, each rank reading its peers, and f
 PCIE_4 = one("two GPUs on PCIe 4.0 x16, one way", "GB/s", 26.34, PCIE_GPUS)
 PCIE_5_WRITE = Measurement("a GPU stores to its host over PCIe 5.0 x16", "GB/s", 52.76, 52.78, *PCIE_HOST)
 PCIE_5_READ = Measurement("a GPU loads from its host over PCIe 5.0 x16", "GB/s", 35.03, 35.39, *PCIE_HOST)
+PCIE_4_LOADS = (
+    one("a GPU loads from its host over PCIe 4.0 x16", "GB/s", 25.13, KERNEL_LOADS),
+    one("a GPU loads at most over PCIe 4.0 x16", "GB/s", 25.0, BAM),
+)
 GEMM = {  # by rows, columns and depth
-    side: one(f"GEMM of {side} cubed, H100, bf16", "TFLOP/s", value, SQUARES)
+    (side,) * 3: one(f"GEMM of {side} cubed, H100, bf16", "TFLOP/s", value, SQUARES)
     for side, value in ((1024, 176.62), (2048, 676.59), (4096, 788.72), (8192, 797.51), (10240, 719.72))
 }
+KERNELS = {  # the product alone, of a compiler's table
+    (m, n, k): one(f"kernel of {m} x {n} x {k}, H100, bf16", "TFLOP/s", value, XLA)
+    for m, n, k, value in (
+        (1024, 1024, 1024, 236.3),
+        (2048, 2048, 2048, 632.0),
+        (4096, 4096, 4096, 783.3),
+        (4096, 1024, 4096, 738.5),
+        (4096, 2048, 4096, 758.4),
+        (2048, 4096, 4096, 753.6),
+        (1024, 4096, 4096, 738.5),
+        (512, 4096, 4096, 644.1),
+    )
+}
+GEMM_A100 = Measurement("GEMM of 8192 cubed, A100, bf16", "TFLOP/s", 257.0, 258.0, *THONKING)
 PRODUCTS = {  # GEMM and reduce-scatter, by rows: unfused, fused
     rows: [
         one(f"GEMM+RS, m = {rows}, {style}", "ms", ms, FLUX_90)

@@ -74,15 +74,15 @@ class Beside:
     slower: float  # how much longer a 64 B read takes than alone
 
 
-def beside(topology: Topology, at_once: int) -> Beside:
+def beside(topology: Topology, at_once: int, small_at_once: int = 1) -> Beside:
     """Read 64 B on one host while another keeps 4 KiB reads under way, all from one card."""
     large = [Requests(0, 0, REQUEST, COUNT)] * at_once
     small = Requests(1, 0, SMALL_REQUEST, COUNT)
     alone = gbytes_per_s(topology, large)
     small_ns = requests_ns(topology, [small])[0]
-    together = requests_ns(topology, [*large, small._replace(times=COUNT // 20)])[-1]
-    many = small._replace(times=COUNT * 16)  # 64 B reads last longer than 4 KiB ones
-    large_ns = max(requests_ns(topology, [*large, many])[:-1])
+    together = requests_ns(topology, [*large, *[small._replace(times=COUNT // 20)] * small_at_once])[-1]
+    many = small._replace(times=COUNT * 2)  # 64 B reads last longer than 4 KiB ones
+    large_ns = max(requests_ns(topology, [*large, *[many] * small_at_once])[:at_once])
     return Beside(at_once, alone, at_once * REQUEST / large_ns / alone, together / small_ns)
 
 
@@ -137,7 +137,7 @@ class Study:
 
     def _ports(self) -> list[Validated]:
         at_once = self.processor.reads_at_once
-        one = beside(self.switched, at_once)
+        one = beside(self.switched, at_once, self.processor.small_reads_at_once)
         streams = ((measured.TWO_STREAMS, Op.READ), (measured.WRITE_STREAMS, Op.WRITE))
         two = [Requests(host, 0, REQUEST, COUNT) for host in (0, 1) for _ in range(at_once)]
         of_two = {op: gbytes_per_s(self.switched, [its._replace(op=op) for its in two]) / 2 for _, op in streams}
@@ -164,9 +164,9 @@ class Study:
             Validated(measured.TWO_PORTS, SWITCHED, rates[2]),
             Validated(measured.HOST_READ, SWITCHED, rates[3]),
             Validated(measured.HOST_WRITE, SWITCHED, stored_gbytes_per_s, stored),
-            Validated(measured.MIXED, SWITCHED, self._mixed_gbytes_per_s(2, 1)),
+            Validated(measured.MIXED, SWITCHED, self._mixed_gbytes_per_s(2, 1, self.switched)),
             *(
-                Validated(its, SWITCHED, self._mixed_gbytes_per_s(*mix), OTHER_CARD)
+                Validated(its, SWITCHED, self._mixed_gbytes_per_s(*mix, self._other_card()), OTHER_CARD)
                 for mix, its in measured.OTHER_CARD.items()
             ),
             *(Validated(its, SWITCHED, of_two[op]) for its, op in streams),
@@ -174,11 +174,16 @@ class Study:
             Validated(measured.SLOWER, SWITCHED, one.slower, queue),
         ]
 
-    def _mixed_gbytes_per_s(self, reads: int, writes: int) -> float:
+    def _other_card(self) -> Topology:
+        (card,) = self.switched.cards
+        its = card.model_copy(update={"total_gbytes_per_s": self.processor.other_card_gbytes_per_s})
+        return self.switched.model_copy(update={"cards": (its,)})
+
+    def _mixed_gbytes_per_s(self, reads: int, writes: int, topology: Topology) -> float:
         """What 32 streams that read and write one card in turn have together, in GB/s."""
         asked = Requests(0, 0, REQUEST, reads).program() + Requests(0, 0, REQUEST, writes, Op.WRITE).program()
         asked *= COUNT // 2
-        return 32 * REQUEST * len(asked) / max(ends_ns(self.switched, [(0, asked)] * 32))
+        return 32 * REQUEST * len(asked) / max(ends_ns(topology, [(0, asked)] * 32))
 
     def _processors(self) -> list[Validated]:
         thread = Costs(
@@ -232,11 +237,15 @@ class Study:
     def _adapters(self) -> list[Validated]:
         gpudirect = self.machine(GPUDIRECT)
         way_ns = gpudirect.load_latency_ns(0, 1)
-        rings = ADAPTERS * call(gpudirect, "all_reduce", RING_BYTES, gpudirect.host_count).busbw_gbytes_per_s
+        rings, pair = (
+            call(gpudirect, "all_reduce", RING_BYTES, hosts).busbw_gbytes_per_s for hosts in (gpudirect.host_count, 2)
+        )
         one_way_ns = (way_ns - gpudirect.card(1).latency_ns) / 2
         unnamed = "an adapter, a switch and a cable of HDR; which adapter was measured is not said"
         return [
-            Validated(measured.HDR_RINGS, GPUDIRECT, rings),
+            Validated(measured.HDR_RINGS, GPUDIRECT, ADAPTERS * rings),
+            Validated(measured.HDR_WRITE, GPUDIRECT, payload_gbytes_per_s(gpudirect)),
+            Validated(measured.DGX_RINGS, GPUDIRECT, 2 * ADAPTERS * pair),
             Validated(measured.RDMA_LOAD, GPUDIRECT, way_ns / 1e3, unnamed),
             Validated(measured.RDMA_STORE, GPUDIRECT, one_way_ns / 1e3, unnamed),
         ]
@@ -249,7 +258,8 @@ class Study:
                 Validated(its, NDR, adapters * call(ndr, "all_reduce", RING_BYTES, hosts).busbw_gbytes_per_s)
                 for (hosts, adapters), its in measured.NDR_RINGS.items()
             ),
-            Validated(measured.TOKENS_RDMA, NDR, next(iter(ndr.expanded.links)).payload_gbytes_per_s, TO_EXPERTS),
+            Validated(measured.TOKENS_RDMA, NDR, payload_gbytes_per_s(ndr), TO_EXPERTS),
+            Validated(measured.NDR_WRITE, NDR, payload_gbytes_per_s(ndr)),
         ]
 
     def _nvlink_5(self) -> list[Validated]:
@@ -266,7 +276,8 @@ class Study:
 
     def _pcie(self) -> list[Validated]:
         rate = payload_gbytes_per_s(self.machine(PCIE))
-        ours = (measured.PCIE_4, rate), (measured.PCIE_5_WRITE, 2 * rate), (measured.PCIE_5_READ, 2 * rate)
+        ours = [(its, rate) for its in (measured.PCIE_4, *measured.PCIE_4_LOADS)]
+        ours += [(its, 2 * rate) for its in (measured.PCIE_5_WRITE, measured.PCIE_5_READ)]
         return [Validated(its, PCIE, each, LOADS) for its, each in ours]
 
     def _a100(self) -> list[Validated]:
@@ -279,7 +290,7 @@ class Study:
         return [Validated(its, RINGS, ours, why) for its, ours, why in of_nccl(self.machine(RINGS))]
 
     def _products(self) -> list[Validated]:
-        products = of_products(self.machine(HOPPER), self._accelerator)
+        products = of_products(self.machine(HOPPER), self._accelerator, self.processor.matmul_ns)
         return [Validated(figure, PRODUCTS, ours, why) for figure, ours, why in products]
 
 

@@ -20,6 +20,8 @@ from cxlemu.topology.shipped import shipped_configs
 from tests.helpers.by_hand import FENCE, signal, wait
 from tests.helpers.fabric_helpers import ends, ns, on_cards, plan, read, used, write
 
+ROOT = Path(__file__).parents[2]
+
 MB = 1_000_003
 NIC, XLINK = 25, 400
 NIC_WAY, XLINK_WAY = 2 * 200 + 300, 2 * 30 + 150
@@ -232,7 +234,8 @@ def test_several_baselines_give_a_range_and_what_they_differ_in(tmp_path: Path) 
     file = tmp_path / "all.json"
     names = ["infiniband-3xh100", "infiniband-3xh100-gpudirect", "infiniband-3xh100-cccl"]
     against = [word for name in names for word in ("--against", name)]
-    arguments = ["simulate", "all_gather", "-b", "64M", "-c", "titan2-6xcz120", *against, "--json", str(file)]
+    calls = ["all_gather", "broadcast"]
+    arguments = ["simulate", *calls, "-b", "64M", "-c", "titan2-6xcz120", *against, "--json", str(file)]
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 0, done.output
     document = json.loads(file.read_text())
@@ -243,6 +246,28 @@ def test_several_baselines_give_a_range_and_what_they_differ_in(tmp_path: Path) 
     assert f"{low:.2f} ({names[1]}) to {high:.2f} ({names[2]}) times as long: the answer hangs on which" in said
     observed = "spaces.inboxes.protocols.simple.costs.doorbell_observe_ns: 0 (assumed) in infiniband-3xh100, "
     assert f"{observed}infiniband-3xh100-gpudirect; 26438 (fitted) in infiniband-3xh100-cccl" in said
+    readme, page = (" ".join((ROOT / name).read_text().split()) for name in ("README.md", "docs/modelled.md"))
+    assert f"all_gather takes {low:.2f} to {high:.2f} times the pool's time" in readme
+    for its in document["against"]:
+        ratios = " | ".join(
+            f"{theirs['time_us'] / ours['time_us']:.2f}"
+            for theirs, ours in zip(its["rows"], document["rows"], strict=True)
+        )
+        assert re.search(rf"\| `{its['config']['name']}` \|[^|]*\| {ratios} \|", page)
+
+
+@pytest.mark.deep
+def test_the_page_has_these_intervals() -> None:
+    arguments = ["simulate", "all_gather", "-c", "titan2-6xcz120", "-b", "64M", "--intervals"]
+    done = CliRunner().invoke(main, [*arguments, "--against", "infiniband-3xh100"])
+    said = " ".join(done.output.replace("#", "").split())
+    time = re.search(r"within ranges: ([\d.]+) to ([\d.]+) us", said)
+    ratio = re.search(r"infiniband-3xh100 within ranges: ([\d.]+) to ([\d.]+) times", said)
+    assert time and ratio
+    (low, high), (least, most) = time.groups(), ratio.groups()
+    page = " ".join((ROOT / "docs" / "modelled.md").read_text().split())
+    assert f"the time is {float(low):,.0f} to {float(high):,.0f} us" in page
+    assert f"takes {float(least):.2f} to {float(most):.2f} times as long" in page
 
 
 def test_an_answer_turns_only_where_it_crosses_1() -> None:

@@ -50,6 +50,8 @@ def test_the_middle_of_the_measurements_is_their_table() -> None:
     for part in parts:
         assert part.figures and part.runs == len(variations(part.figures, part.samples))
         assert {its.name[:12] for its in part.figures}.isdisjoint({"hosts.memory"})
+    ports, *_, products = ({its.name for its in part.figures if "processor" in its.name} for part in parts)
+    assert products == {"processor: matmul_ns"} and not ports & products and "processor: reads_at_once" in ports
 
 
 def test_a_figure_of_the_test_bed_changes_the_grown_one_as_well(monkeypatch: pytest.MonkeyPatch) -> None:

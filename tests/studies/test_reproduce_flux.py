@@ -23,7 +23,7 @@ from studies.cli import reproduce_flux
 from studies.published import flux, flux_clusters
 from studies.published.flux_block import block
 from studies.published.flux_clusters import Clusters, Shape
-from studies.published.rows import Row
+from studies.published.rows import Row, hits
 from studies.published.variation import AS_ASSUMED, assumed, times
 from studies.ranged import of_flux
 from studies.training.language_model import LanguageModel
@@ -305,3 +305,5 @@ def test_the_page_has_the_models_figures() -> None:
         assert cells(*both, unit=100, end="%", digits=".0f", joined="-") in text
     best = [f"{phase}: best speedup of a block" for phase in flux.SPEEDUPS]
     assert f"training, prefill, decoding {cells(*best)}" in text
+    near, predicted = hits(work.rows)
+    assert f"Of {predicted} predicted figures {near} are within 15%" in " ".join(text.split())

@@ -199,6 +199,9 @@ def test_the_command_prints_what_the_file_has(tmp_path: Path, monkeypatch: pytes
     for row in document["rows"][-5:]:
         cells = row["figure"], row["published"], f"{row['ours']:.2f}", percent(row["relative_error"])
         assert f"| {' | '.join(map(str, cells))} |" in text
+    predicted = [row for row in document["rows"] if row["kind"] == "predicted"]
+    near = sum(abs(row["relative_error"]) <= MISS for row in predicted)
+    assert f"Of {len(predicted)} predicted figures {near} are within 15%" in " ".join(text.split())
 
 
 @pytest.mark.deep

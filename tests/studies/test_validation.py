@@ -11,10 +11,22 @@ from click.testing import CliRunner, Result
 from cxlemu.cli import main
 from cxlemu.plan import Op
 from cxlemu.topology import Topology
-from studies.validation.measured import FLUSHED_READ, FLUSHED_WRITE, HOST_WRITE, PORT_WRITE, SLOWER, SMALL
+from studies.validation.measured import (
+    FLUSHED_READ,
+    FLUSHED_WRITE,
+    GEMM,
+    HOST_WRITE,
+    KEPT,
+    MIXED,
+    OTHER_CARD,
+    PORT_WRITE,
+    PREDICTED_FIRST,
+    SLOWER,
+    SMALL,
+)
 from studies.validation.sparks import of_sparks
 from studies.validation.streams import Requests, by_processors, gbytes_per_s, requests_ns
-from studies.validation.study import DEPTHS, NETWORK, SWITCHED, Study, Validated, nccl_us
+from studies.validation.study import DEPTHS, NETWORK, PRODUCTS, SWITCHED, Study, Validated, nccl_us
 from tests.helpers.fabric_helpers import LOAD_NS, fabric, ns
 
 FABRIC = by_processors(fabric(hosts=2, cards=2, copy_ns=5000, to_pool_gbytes_per_s=1))
@@ -71,7 +83,7 @@ def test_a_buffer_before_a_link_that_is_faster_than_its_card_blocks_nothing() ->
 
 def test_every_figure_has_a_source_and_a_date_and_every_miss_a_reason() -> None:
     rows = study().rows
-    assert len(rows) == 100 and len({row.measured.figure for row in rows}) == 100
+    assert len(rows) == 117 and len({row.measured.figure for row in rows}) == 117
     assert all(row.measured.source and row.measured.date[:2] == "20" for row in rows)
     assert all(row.measured.low <= row.measured.high for row in rows)
     assert all(row.why for row in rows if row.missed)
@@ -79,15 +91,21 @@ def test_every_figure_has_a_source_and_a_date_and_every_miss_a_reason() -> None:
 
 def test_the_page_has_the_models_figures() -> None:
     text = (Path(__file__).parents[2] / "docs" / "validation.md").read_text()
+    said = " ".join(text.split())
     for row in study().rows:
         its = row.measured
         name = its.figure if its.unit == "x" else f"{its.figure}, {its.unit}"
-        said = "-".join(f"{value:g}" for value in dict.fromkeys((its.low, its.high)))
-        assert f"| {name} | {said} | {row.ours:.4g} |" in text
-        assert f": {its.source} ({its.date})" in text
+        theirs = "-".join(f"{value:g}" for value in dict.fromkeys((its.low, its.high)))
+        assert f"| {name} | {theirs} | {row.ours:.4g} |" in text
+        assert f": {its.source} ({its.date})" in said
     predicted = [row for row in study().rows if not row.measured.put_in]
     near = sum(not row.missed for row in predicted)
-    assert f"Of {len(predicted)} predicted figures {near} are within 15%" in " ".join(text.split())
+    assert f"Of {len(predicted)} predicted figures {near} are within 15%" in said
+    inside = [line.split(" | ")[3] for line in text.splitlines() if line.startswith("| ") and not line.endswith("* |")]
+    assert f"and {inside.count('yes')} inside their intervals" in said
+    assert inside.count("yes") + inside.count("no") == len(predicted)
+    first = [row for row in predicted if (row.measured.source, row.measured.date) in PREDICTED_FIRST]
+    assert f"{len(first)} rows" in said and f"{sum(not row.missed for row in first)} of them are within 15%" in said
     limits = " ".join((Path(__file__).parents[2] / "docs" / "limits.md").read_text().split())
     assert f"of {len(predicted)} [measurements of parts](validation.md) {len(predicted) - near}." in limits
 
@@ -118,6 +136,20 @@ def test_a_processor_that_waits_reads_lines_first_and_flushes_slowly() -> None:
     # 17 of 102 B on the way to the pool are the request that reads the line
     assert found[HOST_WRITE] == pytest.approx(usual[HOST_WRITE] * 85 / 102, rel=0.01)
     assert found[PORT_WRITE] == usual[PORT_WRITE]
+
+
+def test_conditions_that_nobody_states_change_their_own_rows() -> None:
+    its = study().processor
+    other = its.varied(small_reads_at_once=16, other_card_gbytes_per_s=25.6, matmul_ns=25_000)
+    usual, found = (
+        {row.measured: row.ours for part in (SWITCHED, PRODUCTS) for row in of.rows_of(part)}
+        for of in (study(), Study(processor=other))
+    )
+    assert found[KEPT] < usual[KEPT]
+    assert found[OTHER_CARD[1, 1]] == pytest.approx(25.6, rel=0.01) and found[MIXED] == usual[MIXED]
+    assert found[GEMM[1024, 1024, 1024]] == 2 * 1024**3 / 25_000 / 1e3
+    large = GEMM[8192, 8192, 8192]
+    assert found[large] == usual[large]  # the next one is started while it runs
 
 
 def test_the_command_prints_all_figures_and_keeps_them(tmp_path: Path) -> None:
