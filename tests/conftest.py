@@ -9,8 +9,8 @@ To the deep tier belong
 - tests and rows with the mark: ``@pytest.mark.deep``, ``pytest.param(..., marks=pytest.mark.deep)``;
 - rows of a matrix that a function of their parameters chooses: ``@pytest.mark.deep(rows=lambda ranks: ranks > 3)``;
 - with ``@pytest.mark.each_value_once``, the rows that are not needed to have each value of each parameter in some row;
-- all property tests once more, with all their examples; the fast tier tries a fifth of them. A test that says itself
-  how many it has takes ``@examples(40)`` from tests/helpers/tiers.py, which follows the tier.
+- all property tests once more, with all their examples; the fast tier tries a tenth of them, scripts/mutants a fifth.
+  A test that says itself how many it has takes ``@examples(40)`` from tests/helpers/tiers.py, which follows the tier.
 """
 
 import gc
@@ -40,7 +40,7 @@ for _stop in (signal.SIGHUP, signal.SIGQUIT):
         signal.signal(_stop, lambda *_: None)  # here still nothing; what is started has the default
 
 # No example has a deadline, as other work may come in between.
-for _tier, _examples in (("fast", 20), ("deep", 100)):
+for _tier, _examples in (("fast", 10), ("mutants", 20), ("deep", 100)):
     settings.register_profile(
         _tier, deadline=None, max_examples=_examples, suppress_health_check=[HealthCheck.too_slow]
     )
@@ -154,11 +154,28 @@ def values_of(item: pytest.Item) -> Iterator[tuple[str, str]]:
         yield from ((part, repr(its)) for part, its in (parts or {name: value}).items())
 
 
+class Garbage:
+    """What a test's errors hold in circles, with their frames and worlds: some gigabytes before Python would free it.
+
+    A process that is large stays so, and to look at all its objects after each test would take half of a run.
+    """
+
+    limit_bytes = GIBIBYTE
+
+    @classmethod
+    def collect(cls) -> None:
+        """Only when the process has grown since."""
+        if resident_bytes() > cls.limit_bytes:
+            gc.collect()
+            cls.limit_bytes = max(GIBIBYTE, resident_bytes() + GIBIBYTE // 4)
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def pytest_runtest_logfinish(nodeid: str) -> None:
-    """Free what a test's errors hold in circles, with their frames and worlds: some gigabytes before Python would."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    if pages * os.sysconf("SC_PAGE_SIZE") > GIBIBYTE:
-        gc.collect()
+    Garbage.collect()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

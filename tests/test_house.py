@@ -257,6 +257,7 @@ print(done.exit_code, sorted({"numpy", "pydantic", "collectives.builder", "colle
 """
 
 
+@pytest.mark.deep(rows=lambda memory: memory == "shm")
 @pytest.mark.parametrize("memory", ["shm", "emulated"])
 def test_a_rank_imports_no_command_no_model_of_topologies_and_none_of_costs(tmp_path: Path, memory: str) -> None:
     """Each rank pays for what it imports; what its launcher has read and checked comes as plain data."""

@@ -192,6 +192,7 @@ def test_every_option_that_takes_several_has_a_row() -> None:
     assert {*ROWS, *FREE} - found == set() and not {*ROWS} & {*FREE}
 
 
+@pytest.mark.deep(rows=lambda option: option.startswith("faults campaign") and not option.endswith("--faults"))
 @pytest.mark.parametrize("option", ROWS)
 def test_an_entry_that_is_not_done_is_named(option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -110,4 +110,4 @@ def test_a_share_that_is_none_is_refused(pytester: pytest.Pytester, flags: tuple
 
 def test_properties_are_tried_more_often_in_the_deep_tier(pytester: pytest.Pytester) -> None:
     tried = [int(re.findall(r"tried (\d+)", ran(pytester, *flags)[1])[0]) for flags in ((), ("--deep",))]
-    assert tried == [20, 100]
+    assert tried == [10, 100]

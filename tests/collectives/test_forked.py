@@ -49,7 +49,7 @@ def in_room(context: RankContext, comm: Communicator) -> list[bytes]:
 
 
 def _calls(context: RankContext) -> tuple[dict[str, str], list[float]]:
-    comm = Communicator.world(context)
+    comm = Communicator.world(context, region_bytes=1 << 20, heap_bytes=1 << 20)  # it is read as a whole
     one, many = np.ones(1, np.float32), np.ones(LARGE, np.float32)
     again, found = comm.persistent.all_reduce(one.copy()), dict[str, str]()
     array = comm.heap.full(16, context.rank)

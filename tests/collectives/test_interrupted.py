@@ -105,6 +105,7 @@ def _all_waits(context: RankContext, error: BaseException) -> list[Any]:
     return [_waits(context, name, error) for name in WAITS]
 
 
+@pytest.mark.deep(rows=lambda error: not isinstance(error, Enough))
 @pytest.mark.parametrize("error", [Enough(), KeyboardInterrupt()], ids=["an error", "Ctrl-C"])
 def test_what_waited_may_be_called_again(error: BaseException) -> None:
     """A receive that was interrupted takes no message from the next one; what began before goes on."""
@@ -123,6 +124,7 @@ def _begun(context: RankContext, error: BaseException) -> None:
             comm.all_reduce(np.ones(1))
 
 
+@pytest.mark.deep(rows=lambda error: isinstance(error, Enough))
 @pytest.mark.parametrize("error", [Enough(), KeyboardInterrupt()], ids=["an error", "Ctrl-C"])
 def test_a_collective_that_had_begun_is_given_up_on_all_ranks(error: BaseException) -> None:
     """Its peers may have read what it sent: nothing can be called back."""
@@ -363,6 +365,7 @@ def _every_message_once(context: RankContext, verb: str) -> None:
     comm.close()
 
 
+@pytest.mark.deep(rows=lambda verb: verb != "isend")
 @pytest.mark.parametrize("verb", ["send", "isend", "recv"])
 def test_every_message_comes_once_however_often_its_calls_are_interrupted(verb: str) -> None:
     """Before an engine's work and after it, where a handler takes from Python what C has done."""

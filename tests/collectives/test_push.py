@@ -224,6 +224,7 @@ def without_first_invalidate(plan: Plan, rank: int) -> Plan:
     return plan.with_part(replace(part, streams=tuple(streams)))
 
 
+@pytest.mark.deep(rows=lambda collective: collective != "gather")
 @pytest.mark.parametrize("collective", PUSHING)
 def test_lines_that_are_not_given_up_replace_what_peers_wrote(collective: str) -> None:
     """An evicted line of the owner's takes the place of its peers' bytes, in some executions and in no proof."""

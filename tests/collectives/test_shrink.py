@@ -272,7 +272,7 @@ def reach_all(all_of_them: Sequence[Agreement], victim: int = -1, dies_at: int =
 DEATHS = [(0, at) for at in (0, 1, 7, 8, 10, 13, 14, 15, 16, 19, 20)] + [(2, at) for at in (0, 1, 4)]
 
 
-@pytest.mark.deep(rows=lambda victim, at: (victim, at) in DEATHS[::2])
+@pytest.mark.deep(rows=lambda victim, at: (victim, at) not in ((0, 8), (2, 0)))
 @pytest.mark.parametrize(("victim", "at"), DEATHS)
 def test_survivors_agree_whenever_one_dies_in_between(victim: int, at: int) -> None:
     ranks = agreements(3)

@@ -741,6 +741,7 @@ REFUSED = dict.fromkeys(("store_grant", "header", "use", "in_grant"), "AccessErr
 }
 
 
+@pytest.mark.deep(rows=lambda on: on == "files")
 @pytest.mark.parametrize("on", ["shm", "files"])
 def test_a_tenants_process_reaches_no_byte_of_another(pool: ShmPool, tmp_path: Path, on: str) -> None:
     """What its rank maps and has open, and what its table and its contexts give away, in a process of its own."""

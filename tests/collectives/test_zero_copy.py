@@ -125,7 +125,7 @@ def every_way(comm: Communicator, collective: str, dtype: str, op: str, root: in
     return results
 
 
-FAST = {("native, shm", 4), ("native, emulated, worst case", 2), ("reference, emulated, adversary", 2)}
+FAST = {("native, shm", 4), ("native, emulated, worst case", 2)}
 
 
 @pytest.mark.deep(rows=lambda world, ranks: (world, ranks) not in FAST)

@@ -27,7 +27,7 @@ CASES = [
 ]
 
 
-FEW = (("all_gather", False), ("broadcast", True), ("all_gather_gemm", False), ("gather", False))
+FEW = (("all_gather", False), ("broadcast", True), ("gather", False))
 
 
 @pytest.mark.deep(rows=lambda case: (case.collective, case.checked) not in FEW)

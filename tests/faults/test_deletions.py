@@ -150,6 +150,7 @@ CASES = [
 ]
 
 FAST = ("all_reduce", "all_to_all", "barrier", "broadcast", "scatter")
+SLOW = ("two_shot", "zero_copy")
 
 
 def plan_of(case: Case) -> Plan:
@@ -250,7 +251,7 @@ def without(plan: Plan, deletion: Deletion) -> Plan:
     return plan.with_part(replace(part, streams=tuple(streams)))
 
 
-@pytest.mark.deep(rows=lambda case: case.collective not in FAST or case.output_in_heap or case.variant == "two_shot")
+@pytest.mark.deep(rows=lambda case: case.collective not in FAST or case.output_in_heap or case.variant in SLOW)
 @pytest.mark.each_value_once
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_deletion_is_exposed_as_the_table_says(case: Case) -> None:
@@ -279,7 +280,7 @@ def test_slots_that_zero_copy_has_for_results_are_waited_for() -> None:
     assert outcomes == [WRONG] * (RANKS - 1)
 
 
-@pytest.mark.deep(rows=lambda case: case.collective not in FAST or case.output_in_heap or case.variant == "two_shot")
+@pytest.mark.deep(rows=lambda case: case.collective not in FAST or case.output_in_heap or case.variant in SLOW)
 @pytest.mark.each_value_once
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_whole_plan_is_right_in_every_mode(case: Case) -> None:

@@ -90,7 +90,7 @@ def generated(seed: int) -> str:
 
 
 @pytest.mark.parametrize("seed", range(24))
-@pytest.mark.deep(rows=lambda seed: seed > 3)
+@pytest.mark.deep(rows=lambda seed: seed not in (0, 3))
 def test_points_that_are_left_out_would_show_nothing_new(litmus: Path, seed: int) -> None:
     its = setting(litmus, generated(seed))
     every = [seen(result) for result in whole(its)]

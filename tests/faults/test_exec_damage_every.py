@@ -40,7 +40,7 @@ def seen(result: RunResult) -> str:
 
 @pytest.mark.parametrize("what", ["poison", "lose"])
 @pytest.mark.parametrize("seed", range(16))
-@pytest.mark.deep(rows=lambda seed, what: seed > 3)
+@pytest.mark.deep(rows=lambda seed, what: seed > 1 or (seed == 1 and what == "lose"))
 def test_places_that_are_left_out_would_show_nothing_new(litmus: Path, seed: int, what: str) -> None:
     """In programs that take errors for what they have seen; every other one is killed by the first of them."""
     takes = "e " if seed % 2 else ""

@@ -101,7 +101,7 @@ def conflicting(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("seed", range(24))
-@pytest.mark.deep(rows=lambda seed: seed not in (2, 6))
+@pytest.mark.deep(rows=lambda seed: seed != 6)
 def test_crashes_that_are_left_out_would_show_nothing_new(
     litmus: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

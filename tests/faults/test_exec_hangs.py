@@ -51,6 +51,7 @@ def test_a_program_that_polls_while_another_one_reads_is_not_called_hung(waits: 
     assert result.exit_code == 0, result.output
 
 
+@pytest.mark.deep(rows=lambda waits: waits == "recompiled")
 def test_a_program_that_waits_for_input_from_outside_is_not_called_hung(waits: Path, tmp_path: Path) -> None:
     fifo, seen = tmp_path / "fifo", threading.Event()
     os.mkfifo(fifo)
@@ -122,6 +123,7 @@ def test_a_hang_without_a_finding_says_where_each_thread_goes_round(waits: Path)
     assert "(host 0" not in told
 
 
+@pytest.mark.deep(rows=lambda waits, what: (waits, what) not in (("recompiled", "count"), ("preloaded", "beat")))
 @pytest.mark.parametrize("what", ["count", "beat"])
 def test_a_limit_before_a_cycle_leaves_it_undecided(waits: Path, what: str) -> None:
     flags = ("--pool", f"{A}=2M", "--seed", "1", "--steps", "500", "--deadline-s", "3")
@@ -134,6 +136,7 @@ def test_a_limit_before_a_cycle_leaves_it_undecided(waits: Path, what: str) -> N
     assert "again:" not in told
 
 
+@pytest.mark.deep(rows=lambda waits: waits == "recompiled")
 def test_a_limit_finds_no_line_dirty_at_exit(waits: Path) -> None:
     flags = ("--pool", f"{A}=2M", "--worst-case", "--seed", "0", "--deadline-s", "3")
     result = execute(*flags, "--", waits, A, A, "keep", ":", waits, A, "count")

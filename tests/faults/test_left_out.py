@@ -101,6 +101,7 @@ ROWS = [
 ]
 
 
+@pytest.mark.deep(rows=lambda command: command.startswith("faults campaign") and "--launch" not in command)
 @pytest.mark.parametrize(("command", "code", "said"), ROWS, ids=[f"{row[0]} {row[2][:9]}" for row in ROWS])
 def test_what_was_named_and_not_done_is_said(
     command: str, code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

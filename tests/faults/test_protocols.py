@@ -223,7 +223,7 @@ def crashes(rank: int, ranks: int) -> Steps[int]:
     return (yield Load("x"))
 
 
-@pytest.mark.deep(rows=lambda tested: tested in (lazy, dirty_neighbours))
+@pytest.mark.deep(rows=lambda tested: tested not in (store_buffers, scope))
 @pytest.mark.parametrize(
     ("tested", "ranks"),
     [(lazy, 2), (store_buffers, 2), (one_line, 2), (scope, 3), (dirty_neighbours, 4), (crashes, 2)],
@@ -527,6 +527,7 @@ def test_a_damaged_report_is_found(text: bytes) -> None:
 # -- the command line
 
 
+@pytest.mark.deep(rows=lambda file: file.stem not in ("early_free", "early_ready", "peterson", "ring_queue", "shrink"))
 @pytest.mark.each_value_once
 @pytest.mark.parametrize("backend", ["emulated", "off", "shm", "dax"])
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
@@ -556,6 +557,7 @@ def test_so_they_are_as_processes(file: Path) -> None:
     assert done.exit_code == 0, done.output
 
 
+@pytest.mark.deep(rows=lambda backend: backend == "shm")
 @pytest.mark.parametrize("backend", ["shm", "dax"])
 def test_processes_meet_on_memory_that_is_not_emulated(backend: str, tmp_path: Path) -> None:
     flags: list[str] = []
@@ -569,7 +571,7 @@ def test_processes_meet_on_memory_that_is_not_emulated(backend: str, tmp_path: P
     assert hidden in done.output
 
 
-@pytest.mark.deep(rows=lambda file: file.stem not in ("ring_queue", "early_ready"))
+@pytest.mark.deep(rows=lambda file: file.stem != "ring_queue")
 @pytest.mark.parametrize("file", SHOWN_BY_RUNS, ids=lambda file: file.stem)
 def test_known_bugs_show_with_the_command_that_their_file_has(file: Path) -> None:
     """With the one that executes them; the other one is test_explore's."""

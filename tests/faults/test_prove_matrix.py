@@ -219,6 +219,7 @@ def test_a_mistake_in_the_matrix_is_executed_and_replayed(monkeypatch: pytest.Mo
     assert replayed.exit_code == 1 and "fails again, exactly as recorded" in replayed.output, replayed.output
 
 
+@pytest.mark.deep(rows=lambda name: name != "wrong_min")
 @pytest.mark.parametrize(
     ("name", "told", "common"),
     [
@@ -265,6 +266,7 @@ def test_hosts_of_some_ranks_are_one_to_four(monkeypatch: pytest.MonkeyPatch) ->
     _shown_again(result, "did not invalidate it after the wait")
 
 
+@pytest.mark.deep(rows=lambda name: name == "up_to_five")
 @pytest.mark.parametrize("name", ["up_to_five", "declines_roots"])
 def test_workers_find_the_same(name: str, tmp_path: Path) -> None:
     found = []

@@ -221,6 +221,7 @@ def test_os_exit_in_a_thread_ends_the_command_with_a_sentence(command: str, fold
     assert done.returncode == 1 and b"a thread of your code ended the process with os._exit(0)" in done.stderr
 
 
+@pytest.mark.deep(rows=lambda command: not command.startswith("prove"))
 @pytest.mark.parametrize(
     "command", ["prove -n 2 -b 64 -d f32 -o sum -j 2", "mutate -j 2", "faults sweep -n 2 --sample 4 -j 2"]
 )
@@ -404,12 +405,14 @@ def test_the_operations_of_the_page_come_from_faults() -> None:
     assert len(names) == 9 and names <= set(faults.__all__)
 
 
+@pytest.mark.deep
 def test_a_rank_that_never_comes_back_is_stuck(folder: Path) -> None:
     (folder / "user.py").write_text(PROTOCOL.format(first="import time; time.sleep(1000)", second="pass", final="pass"))
     done = cxlemu("run", "--repeat", 1, "--deadline-s", 8, "--protocol", f"{folder}/user.py:mine", code=1)
     assert "stuck at" in done.output and "after 8 s it runs code of its own, after operation 0" in done.output
 
 
+@pytest.mark.deep(rows=lambda command: command.startswith("faults"))
 @pytest.mark.parametrize("command", ["faults sweep -n 2 --sample 4 -j 2 --algorithm", "run -n 2 -e 64 --algorithm"])
 def test_what_code_of_a_users_prints_is_not_in_the_json(command: str, folder: Path) -> None:
     (folder / "user.py").write_text(

@@ -32,6 +32,7 @@ from tests.helpers.native_build import ROOT, Build, Extension, copy_packages, ex
 
 LIST = ROOT / "tests/mutants.yaml"
 LIMIT_S = 240.0  # of tests that take a second or two
+PROPERTIES = ("--hypothesis-seed=0", "--hypothesis-profile=mutants")
 
 
 class Mutant(NamedTuple):
@@ -176,7 +177,7 @@ class Judge:
         if self._over.is_set():
             return Ran(Verdict.UNJUDGED, "")
         process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", *arguments],
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *PROPERTIES, *arguments],
             cwd=copy.where,
             env=os.environ | {"PYTHONPATH": str(copy.where), "PYTHONDONTWRITEBYTECODE": "1"},
             stdout=subprocess.PIPE,

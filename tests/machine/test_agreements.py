@@ -84,6 +84,7 @@ def live_in_rooms(baton: Baton, rooms: Rooms, rank: int, ranks: int, owners: Own
         rooms.release(hold.name)
 
 
+@pytest.mark.deep(rows=lambda ranks: ranks > 2)
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_no_two_ranks_hold_the_same_bytes(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a rank held that is dead stays held. Red where a torn line hides what its rank holds."""
@@ -162,6 +163,7 @@ def come_and_go(baton: Baton, pool: ShmPool, inside: Inside, me: int, tenant: st
 HELD_GRANT = GrantState.HELD
 
 
+@pytest.mark.deep(rows=lambda locks: not locks)
 @pytest.mark.parametrize(("slots", "locks"), [(2, True), (32, False)])
 def test_no_grant_is_given_back_while_a_rank_is_in_it(slots: int, locks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """On one machine whatever slot is lent again; between machines, without ``locks``, as long as no slot is."""
@@ -237,6 +239,7 @@ def meet(baton: Baton, cards: list[Bytes], rank: int, ranks: int, events: Events
         session.leave()
 
 
+@pytest.mark.deep(rows=lambda ranks, runs: (ranks, runs) not in ((2, 2), (3, 1)))
 @pytest.mark.parametrize("runs", [1, 2])
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_who_opened_a_session_opened_the_same_one_with_all_ranks(runs: int, ranks: int) -> None:
@@ -320,6 +323,7 @@ def live_in_communicators(
     session.leave()
 
 
+@pytest.mark.deep(rows=lambda ranks: ranks > 2)
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_a_communicator_begins_when_all_are_ready_and_is_given_up_for_all(
     ranks: int, monkeypatch: pytest.MonkeyPatch

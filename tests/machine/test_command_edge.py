@@ -69,6 +69,7 @@ def test_without_its_proc_a_run_says_what_is_missing(
     assert re.fullmatch(said, result.stderr)
 
 
+@pytest.mark.deep(rows=lambda arguments, closed: (len(closed) < 3) == (arguments != ("--help",)))
 @pytest.mark.parametrize("closed", [(1,), (0, 1), (0, 1, 2)])
 @pytest.mark.parametrize("arguments", [("topology", "list"), ("--help",), SMALL_RUN], ids=["list", "help", "run"])
 def test_a_closed_stdout_is_an_output_that_cannot_be_written(

@@ -43,6 +43,7 @@ def test_only_what_is_predicted_is_counted() -> None:
     assert predicted(rows) == {"predicted": (1, 1)}
 
 
+@pytest.mark.deep
 def test_the_middle_of_the_measurements_is_their_table() -> None:
     parts = of_validation()
     found = {figure: ours for part in parts for figure, ours in part.ours({}).items()}
@@ -68,6 +69,7 @@ def test_a_figure_of_the_test_bed_changes_the_grown_one_as_well(monkeypatch: pyt
     assert baseline == work.nccl.topology and sizes == FEW
 
 
+@pytest.mark.deep
 def test_the_command_prints_and_keeps_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     switched = next(part for part in of_validation() if any("titan2" in its.name for its in part.figures))
     few = switched._replace(figures=[its for its in switched.figures if its.name.endswith(CARD)], samples=2)

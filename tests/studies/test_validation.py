@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from cxlemu.cli import main
 from cxlemu.plan import Op
 from cxlemu.topology import Topology
+from studies.cli import reproduce_validation
 from studies.validation.measured import (
     FLUSHED_READ,
     FLUSHED_WRITE,
@@ -152,7 +153,8 @@ def test_conditions_that_nobody_states_change_their_own_rows() -> None:
     assert found[large] == usual[large]  # the next one is started while it runs
 
 
-def test_the_command_prints_all_figures_and_keeps_them(tmp_path: Path) -> None:
+def test_the_command_prints_all_figures_and_keeps_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reproduce_validation, "Study", study)  # which is simulated once
     file = tmp_path / "validation.json"
     done = reproduce("--json", str(file))
     assert done.exit_code == 0, done.output
