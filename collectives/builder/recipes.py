@@ -40,15 +40,12 @@ class Recipe:
     algorithm: Algorithm  # the function, which takes a builder
     spec: VariantSpec  # how the builder makes instructions of its words
     fold_order: str = RANK_ORDER  # how a reduction combines contributions, "rank" or "uniform"
-    # whether the name comes from ``@algorithm(name=...)``, not from the style or the function
     named: bool = False  # by @algorithm(name=...), not after its style or its function
     source: str = ""  # FILE.py:function or FILE.plan for an algorithm that we do not ship, else ""
-    # the saved plan, or None
-    plan: Plan | None = None  # of a file
+    plan: Plan | None = None  # the saved one, of a file
     builder: type[Builder] = Builder  # the class of builder whose words the algorithm is written in
-    # takes the number of ranks, and returns what a rank publishes in a round; None: as many blocks as its collective's
-    # input has
-    publishes: Callable[[int], Publishes] | None = None  # of the number of ranks; None: as its collective's buffers say
+    # of the number of ranks: what a rank publishes in a round; None: as many blocks as its collective's input has
+    publishes: Callable[[int], Publishes] | None = None
 
     @property
     def carries_checksums(self) -> bool:

@@ -3,19 +3,16 @@
 A topology names one of those shipped, in configs/accelerators. cxlemu/cost/gemm.py says how long a GEMM takes on one.
 """
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 
-from cxlemu.errors import ArgumentError, ConfigError
-from cxlemu.suggest import with_choices
-from cxlemu.topology.document import Document, shown
-from cxlemu.topology.fields import GbytesPerS, Model, Name, Nanoseconds, Size, validated
-from cxlemu.topology.provenance import Provenances, take_provenance
+from cxlemu.errors import ArgumentError
+from cxlemu.topology.described import Described
+from cxlemu.topology.fields import GbytesPerS, Model, Name, Nanoseconds, Size
+from cxlemu.topology.provenance import Provenances
 from cxlemu.topology.shipped import shipped_accelerators
 
 TflopPerS = Annotated[float, Field(gt=0, le=10**6, allow_inf_nan=False)]
@@ -32,11 +29,13 @@ class Rates(Model):
     f64: TflopPerS | None = Field(default=None, description="of f64 products")
 
 
-class Accelerator(Model):
+class Accelerator(Described):
     """One kind of accelerator, from a file.
 
     Peaks are the vendor's; ``gemm_efficiency`` and ``memory_efficiency`` say what share of them is reached.
     """
+
+    noun: ClassVar[str] = "accelerator"
 
     name: Name = Field(description="the accelerator's name")
     description: Annotated[str, Field(max_length=200)] = Field(default="", description="one line for people")
@@ -56,13 +55,6 @@ class Accelerator(Model):
     slowed_by_copies: Part = Field(
         default=0.0, description="how much longer a fused call's tiles take beside copies: caches and memory are shared"
     )
-
-    _provenance: Provenances = PrivateAttr(default_factory=dict)
-
-    @property
-    def provenance(self) -> Provenances:
-        """The origin of each figure, by its key in the file."""
-        return self._provenance
 
     @property
     def standings(self) -> Provenances:
@@ -86,20 +78,6 @@ class Accelerator(Model):
         return self.memory_gbytes_per_s * 1e9 * self.memory_efficiency
 
     @classmethod
-    def load(cls, path_or_name: str | Path) -> Accelerator:
-        """Read a YAML file, or one of `shipped_accelerators` by its name."""
-        shipped, wanted = shipped_accelerators(), str(path_or_name)
-        path = shipped.get(wanted, Path(path_or_name))
-        try:
-            exists = path.exists()
-        except OSError:  # a name that no file can have
-            exists = False
-        if not exists:
-            raise ConfigError(
-                with_choices(f"{shown(wanted)} is neither a file nor a shipped accelerator", wanted, shipped, " ({})")
-            )
-        document = Document.read(path, "accelerator")
-        data, provenance = take_provenance(document)
-        accelerator = validated(cls, document, data)
-        accelerator._provenance = provenance
-        return accelerator
+    def shipped(cls) -> dict[str, Path]:
+        """List the accelerators that come with cxlemu, by name."""
+        return shipped_accelerators()

@@ -1,7 +1,5 @@
 """Things that a YAML file describes, each figure with its provenance: shipped by name, or a file of one's own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, ClassVar, Self
 

@@ -18,9 +18,9 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from cxlemu.topology import Accelerator, Costs, LocalMemory, Topology
+from cxlemu.topology.described import Described
 from cxlemu.topology.fields import LinkFigures, Model, Name
 from studies.published.rows import Row, row_of
-from studies.training.described import Described
 from studies.training.durations import BETWEEN, LEVELS
 from studies.training.fabrics import Modelled, TrainingFabric
 from studies.training.hierarchical import TwoLevels

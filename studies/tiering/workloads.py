@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from cxlemu.memory.protocol import LINE_BYTES
+from cxlemu.topology.described import Described
 from cxlemu.topology.fields import Misplaced, Name, Size
-from studies.training.described import Described
 
 PAGE_BYTES_MAX = 2 << 20  # a huge page
 TERMS = 1 << 16  # of a sum that are added one by one

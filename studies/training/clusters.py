@@ -7,8 +7,6 @@ hosts, their share of the cards, and of what switches have between them. Plans a
 across both as ever. How far the line is off is measured where all clusters are simulated as well.
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 from cxlemu.errors import ArgumentError

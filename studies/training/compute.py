@@ -6,8 +6,6 @@ keeps for its backward pass twice. A backward pass takes twice as long as a forw
 is not counted.
 """
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 

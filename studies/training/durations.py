@@ -1,7 +1,5 @@
 """What each piece of a step takes, as parts of operations, and what a rank must hold."""
 
-from __future__ import annotations
-
 from studies.training.compute import Compute
 from studies.training.experts import ExpertLoad, Router
 from studies.training.fabrics import TrainingFabric

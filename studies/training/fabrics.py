@@ -1,7 +1,5 @@
 """What a collective takes between some ranks: our plans, in virtual time, each asked for once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol

@@ -4,8 +4,6 @@ All-gather: every rank gathers between clusters with those at its own place in t
 inside it; reduce-scatter is the same backwards. The levels follow each other; in chunks they could overlap.
 """
 
-from __future__ import annotations
-
 from studies.training.fabrics import TrainingFabric
 
 

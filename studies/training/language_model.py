@@ -11,8 +11,8 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
+from cxlemu.topology.described import Described
 from cxlemu.topology.fields import Misplaced, Name
-from studies.training.described import Described
 
 Count = Annotated[int, Field(ge=1, le=10**7)]
 FLOPS_A_PRODUCT = 2  # multiply and add

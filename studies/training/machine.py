@@ -1,7 +1,5 @@
 """What a training step runs on: accelerators in clusters, a fabric inside each, one between them, room for state."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from cxlemu.cost import duration_ns

@@ -1,7 +1,5 @@
 """Where a topology lets the optimizer's state be kept: the hosts' own memory, or the pool."""
 
-from __future__ import annotations
-
 from cxlemu.errors import ArgumentError
 from cxlemu.suggest import unknown
 from cxlemu.topology import LocalMemory, Topology

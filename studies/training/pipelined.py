@@ -6,8 +6,6 @@ last one's backward goes before the scattering; without, they stand before and b
 parallelism.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from studies.training.durations import Durations

@@ -6,8 +6,6 @@ more, and each unit's gradients are scattered when it is through. Gathering and 
 they follow each other. Without overlap all of it takes its turn between computations.
 """
 
-from __future__ import annotations
-
 from studies.training.durations import Durations
 from studies.training.timeline import COMPUTE, TimelineProgram
 

@@ -6,8 +6,6 @@ Ranks that do the same at the same time are one lane of the timeline: all of the
 a stage where there is one. So the work grows with stages and microbatches, not with ranks.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

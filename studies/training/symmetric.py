@@ -5,8 +5,6 @@ and to receive, and nothing else. So the time of many ranks follows from that of
 same size, along a line. How far that is off is measured where all ranks are simulated as well.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from cxlemu.errors import ArgumentError

@@ -4,8 +4,6 @@ An operation begins when those it comes after are over and its stream is free; a
 order in which they were added. So there is nothing to choose, and the timeline is the only one.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from cxlemu.topology.described import Described
 from cxlemu.topology.fields import GbytesPerS, Name, Nanoseconds
-from studies.training.described import Described
 
 
 class Processor(Described):
