@@ -1,7 +1,5 @@
 """Where arrays that peers read or write lie in the heap: anywhere in their ranks' strips, as doorbells tell."""
 
-from __future__ import annotations
-
 from collectives.contracts import COLLECTIVES, buffers
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Call, InHeap, Layout

@@ -3,8 +3,6 @@
 A collective's *size* is that of all blocks together where there is a block per rank, else that of one block.
 """
 
-from __future__ import annotations
-
 from collectives.contracts import COLLECTIVES
 
 

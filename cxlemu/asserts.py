@@ -1,7 +1,5 @@
 """Assertions decide whether a protocol is right, so they stay where Python removes them: ``-O`` and PYTHONOPTIMIZE."""
 
-from __future__ import annotations
-
 import dis
 import os
 import sys

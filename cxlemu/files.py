@@ -5,8 +5,6 @@ stderr goes to (``--json /dev/stdout > log``): a file renamed over it would take
 would be lost.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

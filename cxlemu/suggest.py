@@ -1,7 +1,5 @@
 """The name that was probably meant where another was typed. Imports nothing of ours."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 _LISTED_MAX = 20

@@ -3,8 +3,6 @@
 Every suffix is a power of 1024: ``K``, ``KB`` and ``KiB`` mean the same, in either case.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from decimal import Decimal

@@ -3,8 +3,6 @@
 Whatever runs code of a user's in a process of ours does so inside `foreign`.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import posix  # where a pickle finds os._exit

@@ -1,7 +1,5 @@
 """READs whose result is never used: the rules hold for them as for any other READ, and the message says why."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 

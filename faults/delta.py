@@ -3,8 +3,6 @@
 Zeller and Hildebrandt: Simplifying and Isolating Failure-Inducing Input, IEEE TSE 2002.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 

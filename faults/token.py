@@ -8,8 +8,6 @@ untrusted: nothing is unpickled, every length is bounded before it is used, and 
 sentence. Equal values give equal JSON; the deflated bytes may differ between builds of zlib, and are never compared.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

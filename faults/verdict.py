@@ -1,7 +1,5 @@
 """The verdict of a judge: right, wrong or unknown. A search that ran out of budget is never a success."""
 
-from __future__ import annotations
-
 from enum import Enum
 
 

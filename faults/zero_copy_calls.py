@@ -1,7 +1,5 @@
 """Small zero-copy calls: where their arrays lie in the heap, without a communicator that would have placed them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from collectives.algorithms import catalog

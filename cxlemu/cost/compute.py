@@ -11,8 +11,6 @@ computed in many COMPUTEs also share the machine with the copies between them: e
 all together as much as is `held_by_copies` of the time that these take on the rank's link.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

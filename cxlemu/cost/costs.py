@@ -1,7 +1,5 @@
 """What a stream pays by itself, in every space, and the engines that copy and fold for it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

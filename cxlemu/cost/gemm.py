@@ -15,8 +15,6 @@ Not modelled: split k and stream-k, clocks that fall under load, caches that hol
 that take memory's bandwidth meanwhile, which slows neither but where rows are few (docs/published.md, FLUX).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

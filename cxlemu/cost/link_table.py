@@ -1,7 +1,5 @@
 """Links as resources, and routes as hops from one to the next."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import product
 

@@ -1,7 +1,5 @@
 """Resources that a transfer keeps while its bytes pass: engines, links and cards, in the order of requests."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The routes from every host to every card, before and after each failure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

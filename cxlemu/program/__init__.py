@@ -14,8 +14,6 @@ that defines ``cxlemu_cxl_flush`` and its companions, they call it instead. C an
 from `include_dir`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

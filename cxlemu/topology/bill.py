@@ -1,7 +1,5 @@
 """Add up what a fabric's parts cost and draw. Hosts and accelerators are no part of it."""
 
-from __future__ import annotations
-
 from cxlemu.errors import ArgumentError
 from cxlemu.topology.fields import Item
 from cxlemu.topology.model import Topology

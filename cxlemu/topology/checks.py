@@ -1,7 +1,5 @@
 """How a topology's parts must fit together: names resolve, hosts reach the pool, sizes fit."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from cxlemu.topology.document import Key, shown

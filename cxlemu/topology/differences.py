@@ -1,7 +1,5 @@
 """In which figures topologies differ: what stands behind different answers on them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

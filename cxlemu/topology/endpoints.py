@@ -2,8 +2,6 @@
 (``host3``), or some (``host0-15``).
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator

@@ -9,8 +9,6 @@ like another one of its file. A hardware file holds nothing but entries, so that
 that do are an error, and so is a file that becomes too large by them. Errors name the place where a value stands.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple

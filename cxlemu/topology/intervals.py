@@ -13,8 +13,6 @@ taken as it stands. Every answer is computed
 Its interval reaches from the least to the largest of all these. The same figures give the same interval everywhere.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar

@@ -1,7 +1,5 @@
 """What a generated fabric offers: its parts, how many switches lie between hosts, how much its middle carries."""
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Mapping
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The parts of a machine and what follows from them alone; ``checks`` says whether they fit together."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property

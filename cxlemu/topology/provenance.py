@@ -14,8 +14,6 @@ use it:
     doorbell_observe_ns: {value: 26438, fitted: "on AllGather alone", systems: [infiniband-3xh100-cccl]}
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 

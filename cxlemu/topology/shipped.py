@@ -1,7 +1,5 @@
 """The topology, accelerator and hardware files that come with cxlemu: in the package, or beside it in a checkout."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

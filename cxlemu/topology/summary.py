@@ -1,7 +1,5 @@
 """What `cxlemu topology list` says of shipped topologies, read without loading them whole, which takes much longer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -3,8 +3,6 @@
 verb -> (module, one line of help): the entry points in pyproject.toml, see cxlemu/cli/commands.py.
 """
 
-from __future__ import annotations
-
 from cxlemu.cli.commands import Table
 
 __all__ = ["VERBS"]

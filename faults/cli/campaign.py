@@ -1,7 +1,5 @@
 """``cxlemu faults campaign``: sweeps faults over everything, and makes what it finds small."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

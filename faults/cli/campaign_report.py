@@ -1,7 +1,5 @@
 """The output of ``cxlemu faults campaign``: a bar while it runs, then its findings."""
 
-from __future__ import annotations
-
 from types import TracebackType
 from typing import Self
 

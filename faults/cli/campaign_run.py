@@ -1,7 +1,5 @@
 """The work of ``cxlemu faults campaign``: sweeps, shrinks, and writes findings."""
 
-from __future__ import annotations
-
 import time
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``cxlemu cc`` and ``cxlemu c++``: compilers for programs that ``cxlemu exec`` runs."""
 
-from __future__ import annotations
-
 import click
 
 _SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": ["--help"]}

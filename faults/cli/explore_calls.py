@@ -1,7 +1,5 @@
 """The calls of plans that ``cxlemu explore`` searches: of a collective, of an algorithm in a user's file, or saved."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import click

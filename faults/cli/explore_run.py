@@ -1,7 +1,5 @@
 """The work of ``cxlemu explore``: finds the program, searches it, and tells the findings."""
 
-from __future__ import annotations
-
 import shlex
 import time
 from dataclasses import fields, replace

@@ -1,7 +1,5 @@
 """The programs that ``cxlemu explore`` searches: a protocol in a user's file, or calls of plans."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from collectives.choices import is_plan

@@ -1,7 +1,5 @@
 """``cxlemu faults``: break things on purpose, and judge how collectives end."""
 
-from __future__ import annotations
-
 import click
 
 from cxlemu.cli.commands import VerbsGroup

@@ -1,7 +1,5 @@
 """``cxlemu faults sweep``: a fault before every instruction of every rank, and a table of how each run ended."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

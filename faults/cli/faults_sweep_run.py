@@ -1,7 +1,5 @@
 """The work of ``cxlemu faults sweep``: places faults, runs each, and adds up how the runs ended."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The work of ``cxlemu litmus --backend``: tests as machine instructions, and what they ended with."""
 
-from __future__ import annotations
-
 import os
 from functools import partial
 from typing import Any

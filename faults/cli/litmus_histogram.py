@@ -1,7 +1,5 @@
 """How a litmus test's histogram is printed and written: a line, all outcomes, a row of JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

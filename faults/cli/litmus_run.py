@@ -1,7 +1,5 @@
 """The work of ``cxlemu litmus``: runs tests, and prints a line for each."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

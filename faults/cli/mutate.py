@@ -1,7 +1,5 @@
 """``cxlemu mutate``: every mistake in a plan's synchronization is found, or changes nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """The output of ``cxlemu mutate``: a line per plan, a line per operator, survivors and needless instructions; and
 JSON."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Sequence

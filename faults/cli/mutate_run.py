@@ -1,7 +1,5 @@
 """The work of ``cxlemu mutate``: chooses cases, and tries every mutant of each."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """The output of ``cxlemu prove --algorithm``: a line per number of ranks, every kind of mistake once, coverage."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import time

@@ -1,7 +1,5 @@
 """The output of ``cxlemu prove``: a line per proof, violations told and shown, time against ranks; and JSON."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Proofs of many cases, one after another or on several cores; rows come in the order in which they are asked for."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """``cxlemu replay``: runs the failure that a token describes once more."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The work of ``cxlemu replay``: reads a token, and runs the failure that it describes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -1,7 +1,5 @@
 """``cxlemu run --protocol``: your own protocol, executed by real ranks again and again."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from functools import partial

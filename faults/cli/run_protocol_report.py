@@ -1,7 +1,5 @@
 """The output of ``cxlemu run --protocol``: what goes wrong as runs end, a progress bar, at the end a sum; and JSON."""
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter
 from dataclasses import asdict, dataclass

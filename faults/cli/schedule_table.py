@@ -1,7 +1,5 @@
 """An execution as a table: a column for each thread and one for nature, a row for each move."""
 
-from __future__ import annotations
-
 from rich import box
 from rich.table import Table
 from rich.text import Text

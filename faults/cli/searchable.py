@@ -1,7 +1,5 @@
 """What ``cxlemu explore`` searches, and which calls it is asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

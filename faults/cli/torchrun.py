@@ -1,7 +1,5 @@
 """``cxlemu torchrun``: an unmodified training script over the pool, compared with Gloo and disturbed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What ``cxlemu torchrun`` does: starts the ranks, and tells what became of each."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

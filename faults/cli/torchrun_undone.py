@@ -1,7 +1,5 @@
 """What ``cxlemu torchrun`` was asked for and did not come to do: each is a sentence, and the exit code is 3."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ effects take the same arguments: the rank's call, the number of the fault in its
 call at which it happens.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable

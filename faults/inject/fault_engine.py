@@ -4,8 +4,6 @@ This is the only way in: a communicator made with such an engine runs its calls 
 the native one, in threads or in processes. One made without it knows nothing of faults, and pays nothing.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from cxlemu.engines import Engine, engine_for

@@ -1,7 +1,5 @@
 """The effects of faults in one call of one rank: acts before its instructions, while it waits and at its end."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial

@@ -1,7 +1,5 @@
 """The ends of a scenario's ranks, judged by the requirement of each fault that happened."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum

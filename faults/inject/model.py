@@ -13,8 +13,6 @@ What a fault does to a cache, a card or a link needs the emulated backend; what 
 none. Each kind is one declaration here; its effect is a function in faults/inject/effects.py.
 """
 
-from __future__ import annotations
-
 from cxlemu.errors import (
     CardLostError,
     DeadlineError,

@@ -1,7 +1,5 @@
 """Where faults happen: an instruction of a rank's part, and the bytes of the pool that it touches."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from cxlemu.engines.streams import Running

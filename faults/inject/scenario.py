@@ -7,8 +7,6 @@ Calls go on after the last fault until its slot of the ring comes round again, b
 show only then. Launched in "turns" a scenario is deterministic and takes milliseconds (faults/inject/scheduler.py).
 """
 
-from __future__ import annotations
-
 from functools import cached_property, lru_cache, partial
 from typing import Annotated, Literal
 

@@ -5,8 +5,6 @@ when a rank waits, a little each time, so that deadlines expire as on a real clo
 the same. Nothing is in /dev/shm.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """Faults at every instruction of every rank, or at some of them; and the table of how the runs ended."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Which faults of a script never happened, and why: a run without them says nothing of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from cxlemu.units import counted

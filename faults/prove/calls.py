@@ -1,7 +1,5 @@
 """Consecutive calls of plans on one ring, decided for all interleavings and all that caches may do."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """A call of one of our algorithms, or of a user's, as the prover wants it: its plan, with any root, on its ring."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -8,8 +8,6 @@ place and not. By default dtypes and operations take turns: each pair of them me
 size. Blocks are of any number of bytes: where something is folded, those of MATRIX_ODD_DTYPE.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import lcm

@@ -4,8 +4,6 @@ What is proved of an element does not depend on how many there are, nor on the t
 products.py): so shapes are small, and tilings such that tiles of either kind are larger, smaller and cut short.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product

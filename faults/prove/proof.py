@@ -1,7 +1,5 @@
 """The prover's answer: a verdict and, where a plan is wrong, which rule it breaks, where, and in a sentence why."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 

@@ -9,8 +9,6 @@ its neighbour but for the round's number, and is otherwise the same. That this g
 follows from the builder's loop, and therefore holds only for algorithms that cxlemu ships.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 

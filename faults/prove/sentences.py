@@ -1,7 +1,5 @@
 """Findings of the prover's pass in the field's words: each names the link of the chain that is missing."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from cxlemu.memory.protocol import LINE_BYTES

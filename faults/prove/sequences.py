@@ -9,8 +9,6 @@ argument is held to: rings and roots wrap, and other collectives fill whole slot
 after.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache

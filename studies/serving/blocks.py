@@ -1,7 +1,5 @@
 """A cache of blocks: some in use, others kept until their room is needed, the least recently used first."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Iterable
 

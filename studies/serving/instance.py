@@ -5,8 +5,6 @@ so that none is ever put off again. An iteration takes a token of each answer th
 up to its budget of tokens (chunked prefill, arXiv 2403.02310; vLLM's default).
 """
 
-from __future__ import annotations
-
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Blocks on their way: each group of tensor ranks moves one after another in each direction, on the fabric's queues."""
 
-from __future__ import annotations
-
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@
 - ``pool``: the cards of a pool, which all hosts share
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -5,8 +5,6 @@ ms, ``input_length`` and ``output_length`` in tokens, and ``hash_ids``, one for 
 Equal ids stand for equal blocks behind equal prefixes.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path

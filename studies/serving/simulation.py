@@ -6,8 +6,6 @@ the store behind the computation. With prefill and decoding apart, all of a prom
 store's place to the instance that answers: written there, then read.
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field

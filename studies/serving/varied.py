@@ -4,8 +4,6 @@ Figures are the topology's and the accelerator's (cxlemu/topology/intervals.py);
 instance's accelerators stay.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
