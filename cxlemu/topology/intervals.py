@@ -26,7 +26,7 @@ from cxlemu.topology.provenance import Provenances
 SAMPLES = 200
 SHARE = 0.25  # by which an assumed rate or share without a range may be less or more
 TIMES = 2  # as long, or as short, may an assumed time be
-UNITS = ("_gbytes_per_s", "_efficiency")  # bytes are not varied: blocks and granules are powers of two
+UNITS = ("gbytes_per_s", "_efficiency")  # bytes are not varied: blocks and granules are powers of two
 OTHERS = ("half_rate_tile", "share_of_rate")
 SEED = 43
 

@@ -39,6 +39,8 @@ def test_a_range_is_what_the_file_states_else_follows_from_what_is_assumed(tmp_p
         "links.card-x8.flit_bytes",
     }  # whose file states a range
     assert topology.document()["costs"]["copy_ns"]["range"] == [2000, 10000]
+    links = {its.name: its for its in uncertain(Topology.load("thousand-hosts"))}
+    assert links["links.trunk.gbytes_per_s"][2:] == (1512, 2016, 2520)
 
 
 def test_a_figure_that_is_0_varies_where_its_file_has_a_range() -> None:
