@@ -362,7 +362,8 @@ PROGRAM_EXPORT ssize_t sendmsg(int file, const struct msghdr *message, int flags
 /* The kernel copies between files past every cache; programs then fall back to read and write. */
 static bool copy_refused(int from, int to) {
     if (!self || (pool_of_file(from) < 0 && pool_of_file(to) < 0)) return false;
-    fprintf(stderr, "cxlemu: sendfile() and copy_file_range() are refused for a pool (EINVAL): read and write it\n");
+    fprintf(stderr,
+            "cxlemu: sendfile(), splice() and copy_file_range() are refused for a pool (EINVAL): read and write it\n");
     errno = EINVAL;
     return true;
 }
@@ -376,4 +377,8 @@ PROGRAM_EXPORT ssize_t sendfile64(int to, int from, off64_t *at, size_t nbytes) 
 REAL(ssize_t, copy_file_range, int, off64_t *, int, off64_t *, size_t, unsigned)
 PROGRAM_EXPORT ssize_t copy_file_range(int from, off64_t *at, int to, off64_t *into, size_t nbytes, unsigned flags) {
     return copy_refused(from, to) ? -1 : real_copy_file_range()(from, at, to, into, nbytes, flags);
+}
+REAL(ssize_t, splice, int, off64_t *, int, off64_t *, size_t, unsigned)
+PROGRAM_EXPORT ssize_t splice(int from, off64_t *at, int to, off64_t *into, size_t nbytes, unsigned flags) {
+    return copy_refused(from, to) ? -1 : real_splice()(from, at, to, into, nbytes, flags);
 }

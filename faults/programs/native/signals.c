@@ -16,20 +16,16 @@ REAL(int, sigaction, int, const struct sigaction *, struct sigaction *)
 REAL(int, sigprocmask, int, const sigset_t *, sigset_t *)
 REAL(int, pthread_sigmask, int, const sigset_t *, sigset_t *)
 
-static bool ours;
+static sigset_t ours; /* SIGTRAP; and SIGSEGV, where nobody announces accesses */
 static struct sigaction of_program[NSIG];
 
-static bool is_ours(int number) { return ours && (number == SIGTRAP || number == SIGSEGV); }
+static bool is_ours(int number) { return sigismember(&ours, number) == 1; }
 static struct sigaction *kept(int number) { return &of_program[number]; }
 
 void signals_take(int number, const struct sigaction *action) {
-    sigset_t both;
     real_sigaction()(number, action, kept(number));
-    ours = true;
-    sigemptyset(&both);
-    sigaddset(&both, SIGTRAP);
-    sigaddset(&both, SIGSEGV);
-    real_pthread_sigmask()(SIG_UNBLOCK, &both, NULL);
+    sigaddset(&ours, number);
+    real_pthread_sigmask()(SIG_UNBLOCK, &ours, NULL);
     if (number == SIGTRAP && kept(number)->sa_handler != SIG_DFL)
         fprintf(stderr, "cxlemu: the program handles SIGTRAP itself: it gets those that are no flush or fence\n");
 }
@@ -77,9 +73,8 @@ static bool waits(int number, const struct sigaction *action) {
 /* --- in place of the C library's ---------------------------------------------------------------------------------------- */
 
 static void leave_out(sigset_t *set) {
-    if (!ours) return;
-    sigdelset(set, SIGTRAP);
-    sigdelset(set, SIGSEGV);
+    if (is_ours(SIGTRAP)) sigdelset(set, SIGTRAP);
+    if (is_ours(SIGSEGV)) sigdelset(set, SIGSEGV);
 }
 
 PROGRAM_EXPORT int sigaction(int number, const struct sigaction *restrict action, struct sigaction *restrict before) {

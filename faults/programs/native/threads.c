@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -25,6 +26,13 @@
 #include "self.h"
 
 static bool scheduled(void) { return self && !self->inside && !here.area->options.free_running; }
+
+/* Let others go first in a wait, or for a time: a thread that was cancelled ends there. */
+static void wait_ns(uint64_t ns) {
+    prog_sleep(ns);
+    pthread_testcancel();
+}
+static void wait_on(void) { wait_ns(0); }
 
 /* --- threads --------------------------------------------------------------------------------------------------------- */
 
@@ -77,7 +85,7 @@ PROGRAM_EXPORT int pthread_join(pthread_t handle, void **result) {
     for (int k = 0; k < joinable_count; k++)
         if (pthread_equal(joinable[k].handle, handle)) known = k;
     /* A thread has ended for the others with its last step, although it still has instructions to run. */
-    while (known >= 0 && turn_state(joinable[known].thread) != THREAD_ENDED) prog_yield();
+    while (known >= 0 && turn_state(joinable[known].thread) != THREAD_ENDED) wait_on();
     const int error = real_pthread_join()(handle, result);
     if (error == 0 && known >= 0 && step_begin(self)) {
         step_other(self, STEP_THREAD_JOIN, joinable[known].thread, NULL, NULL);
@@ -111,7 +119,7 @@ PROGRAM_EXPORT int sem_wait(sem_t *semaphore) {
     if (!scheduled()) return real_sem_wait()(semaphore);
     while (sem_trywait(semaphore) != 0) {
         if (errno != EAGAIN) return -1;
-        prog_yield();
+        wait_on();
     }
     return 0;
 }
@@ -161,6 +169,7 @@ PROGRAM_EXPORT int pthread_barrier_wait(pthread_barrier_t *at) {
 }
 
 static uint64_t clock_now(void) { return here.area->clock_ns; }
+static uint64_t ns_of(const struct timespec *t) { return (uint64_t)t->tv_sec * 1000000000u + (uint64_t)t->tv_nsec; }
 #define EPOCH_S INT64_C(1767225600) /* when a run begins: the same in every run */
 
 static struct timespec time_now(clockid_t clock) {
@@ -183,6 +192,7 @@ static int condition_waited(pthread_mutex_t *lock, const struct timespec *until)
     pthread_mutex_unlock(lock);
     prog_yield();
     pthread_mutex_lock(lock);
+    pthread_testcancel();
     return 0;
 }
 
@@ -217,7 +227,7 @@ int program_lock_wait(pthread_mutex_t *lock, clockid_t clock, const struct times
 REAL(int, sem_timedwait, sem_t *, const struct timespec *)
 PROGRAM_EXPORT int sem_timedwait(sem_t *restrict semaphore, const struct timespec *restrict until) {
     if (!scheduled()) return real_sem_timedwait()(semaphore, until);
-    for (; sem_trywait(semaphore) != 0; prog_yield()) {
+    for (; sem_trywait(semaphore) != 0; wait_on()) {
         if (errno == EAGAIN && is_over(until)) errno = ETIMEDOUT;
         if (errno != EAGAIN) return -1;
     }
@@ -259,9 +269,31 @@ PROGRAM_EXPORT int pthread_cond_clockwait(pthread_cond_t *condition, pthread_mut
     return real_pthread_cond_clockwait()(condition, lock, clock, until);
 }
 
-/* --- time ------------------------------------------------------------------------------------------------------------ */
+/* Programs, and the C++ library for atomic waits, futures, latches and semaphores, wait for a word by a system call of their own. A wait
+ * may always end early; one with a limit lasts until then, as its caller may count on that. */
+REAL(long, syscall, long, ...)
+static long word_awaited(const uint32_t *word, uint32_t value, const struct timespec *limit, bool relative) {
+    const uint64_t from = relative ? clock_now() : 0;
+    while (__atomic_load_n(word, __ATOMIC_SEQ_CST) == value) {
+        if (limit && (relative ? clock_now() - from >= ns_of(limit) : is_over(limit))) return errno = ETIMEDOUT, -1;
+        prog_yield();
+        if (!limit) return 0;
+    }
+    return errno = EAGAIN, -1;
+}
+PROGRAM_EXPORT long syscall(long number, ...) {
+    long of[6];
+    va_list rest;
+    va_start(rest, number);
+    for (int k = 0; k < 6; k++) of[k] = va_arg(rest, long);
+    va_end(rest);
+    const int asked = number == SYS_futex && scheduled() ? (int)of[1] & FUTEX_CMD_MASK : -1;
+    if (asked != FUTEX_WAIT && asked != FUTEX_WAIT_BITSET)
+        return real_syscall()(number, of[0], of[1], of[2], of[3], of[4], of[5]);
+    return word_awaited((const uint32_t *)of[0], (uint32_t)of[2], (const struct timespec *)of[3], asked == FUTEX_WAIT);
+}
 
-static uint64_t ns_of(const struct timespec *t) { return (uint64_t)t->tv_sec * 1000000000u + (uint64_t)t->tv_nsec; }
+/* --- time ------------------------------------------------------------------------------------------------------------ */
 
 REAL(int, sched_yield, void)
 PROGRAM_EXPORT int sched_yield(void) {
@@ -273,7 +305,7 @@ PROGRAM_EXPORT int sched_yield(void) {
 REAL(int, nanosleep, const struct timespec *, struct timespec *)
 PROGRAM_EXPORT int nanosleep(const struct timespec *how_long, struct timespec *rest) {
     if (!scheduled()) return real_nanosleep()(how_long, rest);
-    prog_sleep(ns_of(how_long));
+    wait_ns(ns_of(how_long));
     return 0;
 }
 
@@ -282,21 +314,21 @@ PROGRAM_EXPORT int clock_nanosleep(clockid_t clock, int flags, const struct time
     if (!scheduled()) return real_clock_nanosleep()(clock, flags, until, rest);
     const struct timespec now = time_now(clock);
     const uint64_t from = flags & TIMER_ABSTIME ? ns_of(&now) : 0, to = ns_of(until);
-    prog_sleep(to > from ? to - from : 0);
+    wait_ns(to > from ? to - from : 0);
     return 0;
 }
 
 REAL(int, usleep, useconds_t)
 PROGRAM_EXPORT int usleep(useconds_t us) {
     if (!scheduled()) return real_usleep()(us);
-    prog_sleep((uint64_t)us * 1000);
+    wait_ns((uint64_t)us * 1000);
     return 0;
 }
 
 REAL(unsigned, sleep, unsigned)
 PROGRAM_EXPORT unsigned sleep(unsigned seconds) {
     if (!scheduled()) return real_sleep()(seconds);
-    prog_sleep((uint64_t)seconds * 1000000000u);
+    wait_ns((uint64_t)seconds * 1000000000u);
     return 0;
 }
 
@@ -353,7 +385,7 @@ PROGRAM_EXPORT time_t time(time_t *now) {
 static bool looks_again(uint64_t until, bool forever) {
     self->outside_looks++;
     if (!forever && clock_now() >= until) return false;
-    prog_sleep(forever ? 0 : 1000000);
+    wait_ns(forever ? 0 : 1000000);
     return true;
 }
 
@@ -409,7 +441,7 @@ void prog_wait_readable(int file) {
     if (getsockopt(file, SOL_SOCKET, SO_RCVTIMEO, &most, &(socklen_t){sizeof most}) == 0 &&
         (most.tv_sec || most.tv_usec))
         return;
-    for (; real_poll()(&one, 1, 0) == 0; prog_yield()) self->outside_looks++;
+    for (; real_poll()(&one, 1, 0) == 0; wait_on()) self->outside_looks++;
 }
 
 REAL(int, accept4, int, struct sockaddr *, socklen_t *, int)
@@ -457,9 +489,9 @@ PROGRAM_EXPORT pid_t waitpid(pid_t child, int *status, int options) {
     if (!scheduled() || options & WNOHANG) return real_waitpid()(child, status, options);
     while (is_child(child)) {
         if ((found = ended_child(child))) return real_waitpid()(found, status, options);
-        prog_yield();
+        wait_on();
     }
-    for (; (found = real_waitpid()(child, status, options | WNOHANG)) == 0; prog_yield()) self->outside_looks++;
+    for (; (found = real_waitpid()(child, status, options | WNOHANG)) == 0; wait_on()) self->outside_looks++;
     return found;
 }
 PROGRAM_EXPORT pid_t wait(int *status) { return waitpid(-1, status, 0); }

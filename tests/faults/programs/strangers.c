@@ -4,6 +4,7 @@
 #include <cxl.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <setjmp.h>
@@ -16,9 +17,11 @@
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
+#include <threads.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -250,6 +253,7 @@ static void parts_write(void) {
     struct msghdr out = {.msg_iov = &from, .msg_iovlen = 1}, in = {.msg_iov = &to, .msg_iovlen = 1};
     CHECK(pwritev(file, parts, 2, PAGE) == TEXT); /* the store */
     CHECK(sendfile(file, file, NULL, 1) == -1);
+    CHECK(pipe(pair) == 0 && splice(pair[0], NULL, file, NULL, 1, SPLICE_F_NONBLOCK) == -1 && errno == EINVAL);
     lseek(file, PAGE, SEEK_SET);
     CHECK(writev(file, parts, 2) == TEXT && lseek(file, 0, SEEK_CUR) == PAGE + TEXT);
     CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
@@ -285,6 +289,74 @@ static __attribute__((noinline)) void put(void) {
 static void jumps_write(void) {
     put();
     flush(data, TEXT);
+    tell(1);
+}
+
+/* A handler of faults that jumps out of them. */
+static sigjmp_buf out;
+static void on_fault(int number) { siglongjmp(out, number); }
+static void faults_write(void) {
+    volatile char *closed = mmap(NULL, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(signal(SIGSEGV, on_fault) != SIG_ERR);
+    for (volatile int k = 0; k < 20; k++)
+        if (sigsetjmp(out, 1) == 0) *closed = 1, CHECK(0);
+    memcpy(data, text, TEXT); /* the store */
+    flush(data, TEXT);
+    tell(1);
+}
+
+/* A thread is cancelled where it sleeps; the buffer in which C keeps its way out is shorter than a jmp_buf. */
+static void *cancelled(void *of) {
+    struct {
+        __pthread_unwind_buf_t begin, beside;
+    } room;
+    memset(&room, 7, sizeof room);
+    (void)!__sigsetjmp((void *)&room.begin, 0);
+    for (size_t k = 0; k < sizeof room.beside; k++) CHECK(((char *)&room.beside)[k] == 7);
+    pthread_cleanup_push(last_words, of);
+    for (;;) usleep(1000);
+    pthread_cleanup_pop(1);
+    return NULL;
+}
+static void cancel_write(void) {
+    pthread_t thread;
+    void *result;
+    pthread_create(&thread, NULL, cancelled, text);
+    usleep(2500);
+    CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
+    tell(1);
+}
+
+/* C11's threads, and a word that is awaited by a system call, as by the C++ library. */
+static mtx_t mutex;
+static cnd_t changed;
+static volatile int done;
+static uint32_t word;
+static int stores(void *from) {
+    mtx_lock(&mutex);
+    memcpy(data, from, TEXT); /* the store */
+    flush(data, TEXT);
+    done = 1;
+    cnd_signal(&changed);
+    mtx_unlock(&mutex);
+    thrd_sleep(&(struct timespec){0, 1000}, NULL);
+    __atomic_store_n(&word, 1, __ATOMIC_SEQ_CST);
+    syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    return 7;
+}
+static void c11_write(void) {
+    const struct timespec limit = {0, 1000000};
+    thrd_t thread;
+    int result;
+    CHECK(mtx_init(&mutex, mtx_plain) == thrd_success && cnd_init(&changed) == thrd_success);
+    CHECK(thrd_create(&thread, stores, text) == thrd_success);
+    mtx_lock(&mutex);
+    while (!done) cnd_wait(&changed, &mutex);
+    mtx_unlock(&mutex);
+    while (!__atomic_load_n(&word, __ATOMIC_SEQ_CST)) syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0);
+    CHECK(syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0) == -1 && errno == EAGAIN);
+    CHECK(syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 1, &limit, NULL, 0) == -1 && errno == ETIMEDOUT);
+    CHECK(thrd_join(thread, &result) == thrd_success && result == 7);
     tell(1);
 }
 
@@ -372,7 +444,8 @@ static const struct {
     {"child", child_write, usual_read},       {"parts", parts_write, parts_read},
     {"jumps", jumps_write, usual_read},       {"copied", copied_write, usual_read},
     {"sorted", sorted_write, usual_read},     {"exchange", exchange_write, usual_read},
-    {"ahead", ahead_write, ahead_read},
+    {"ahead", ahead_write, ahead_read},       {"faults", faults_write, usual_read},
+    {"cancel", cancel_write, usual_read},     {"c11", c11_write, usual_read},
 };
 
 int main(int count, char **words) {

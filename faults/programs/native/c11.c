@@ -1,0 +1,41 @@
+/* C11's threads: the C library calls its own pthread_create and locks for them, past those of threads.c. Its types are the same. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdint.h>
+#include <threads.h>
+#include <time.h>
+
+#include "program.h"
+
+static int result_of(int error) {
+    return error == 0 ? thrd_success : error == ETIMEDOUT ? thrd_timedout : error == ENOMEM ? thrd_nomem : thrd_error;
+}
+
+PROGRAM_EXPORT int thrd_create(thrd_t *handle, thrd_start_t function, void *argument) {
+    return result_of(pthread_create(handle, NULL, (void *(*)(void *))(uintptr_t)function, argument));
+}
+PROGRAM_EXPORT int thrd_join(thrd_t handle, int *result) {
+    void *value = NULL;
+    const int error = pthread_join(handle, &value);
+    if (!error && result) *result = (int)(intptr_t)value;
+    return result_of(error);
+}
+PROGRAM_EXPORT int thrd_sleep(const struct timespec *how_long, struct timespec *rest) {
+    return nanosleep(how_long, rest);
+}
+PROGRAM_EXPORT void thrd_yield(void) { sched_yield(); }
+
+static pthread_mutex_t *mutex_of(mtx_t *lock) { return (pthread_mutex_t *)(void *)lock; }
+PROGRAM_EXPORT int mtx_lock(mtx_t *lock) { return result_of(pthread_mutex_lock(mutex_of(lock))); }
+PROGRAM_EXPORT int mtx_timedlock(mtx_t *restrict lock, const struct timespec *restrict until) {
+    return result_of(pthread_mutex_timedlock(mutex_of(lock), until));
+}
+PROGRAM_EXPORT int cnd_wait(cnd_t *condition, mtx_t *lock) {
+    return result_of(pthread_cond_wait((pthread_cond_t *)(void *)condition, mutex_of(lock)));
+}
+PROGRAM_EXPORT int cnd_timedwait(cnd_t *restrict condition, mtx_t *restrict lock,
+                                 const struct timespec *restrict until) {
+    return result_of(pthread_cond_timedwait((pthread_cond_t *)(void *)condition, mutex_of(lock), until));
+}
