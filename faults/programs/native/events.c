@@ -25,16 +25,24 @@ static void mix(uint64_t word) {
     area()->hash = z ^ z >> 29;
 }
 
+static void digest_word(uint64_t *all, const uint8_t *bytes) {
+    uint64_t word;
+    memcpy(&word, bytes, sizeof word);
+    *all = (*all ^ word) * UINT64_C(0xD6E8FEB86659FD93);
+    *all ^= *all >> 31;
+}
+
+/* Half lines are digested in lanes, none of which waits for another one's product. */
 static uint64_t digest(const uint8_t *bytes, int64_t nbytes) {
-    uint64_t all = (uint64_t)nbytes, word;
-    for (int64_t k = 0; k + 8 <= nbytes; k += 8) {
-        memcpy(&word, bytes + k, 8);
-        all = (all ^ word) * UINT64_C(0xD6E8FEB86659FD93);
-        all ^= all >> 31;
-    }
-    word = 0;
-    memcpy(&word, bytes + nbytes / 8 * 8, (size_t)(nbytes % 8));
-    return (all ^ word) * UINT64_C(0x9E3779B97F4A7C15);
+    enum { LANES = 4 };
+    uint64_t lanes[LANES] = {(uint64_t)nbytes, 1, 2, 3}, word = 0;
+    int64_t k = 0;
+    for (; k + 8 * LANES <= nbytes; k += 8 * LANES)
+        for (int lane = 0; lane < LANES; lane++) digest_word(&lanes[lane], bytes + k + 8 * lane);
+    for (int lane = 1; k && lane < LANES; lane++) digest_word(&lanes[0], (const uint8_t *)&lanes[lane]);
+    for (; k + 8 <= nbytes; k += 8) digest_word(&lanes[0], bytes + k);
+    memcpy(&word, bytes + k, (size_t)(nbytes - k));
+    return (lanes[0] ^ word) * UINT64_C(0x9E3779B97F4A7C15);
 }
 
 static void mix_step(const program_step *s, uint64_t bytes) {
