@@ -51,7 +51,7 @@ build = partial(built, "recompiled")
 
 @cache
 def _built(mode: str, source: Path, flags: tuple[str, ...], language: str, command: tuple[str, ...]) -> Path:
-    target = Path(tempfile.mkdtemp(dir=_folder())) / source.stem
+    target = Path(tempfile.mkdtemp(dir=programs_folder())) / source.stem
     words = ["-O2", "-g", "-pthread", *flags, str(source), "-o", str(target)]
     if mode == "recompiled":
         words = compiler_arguments(language, words, clang=is_clang(command[-1]))
@@ -66,7 +66,7 @@ def _built(mode: str, source: Path, flags: tuple[str, ...], language: str, comma
 
 
 @cache
-def _folder() -> str:
+def programs_folder() -> str:
     """Where this process keeps what it has built."""
     folder = tempfile.mkdtemp(prefix="cxlemu-programs-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -53,6 +53,7 @@ class RunEvent:
     cached: frozenset[Line] = NO_LINES  # touched in the host's cache
     posted: frozenset[Line] = NO_LINES  # touched among its write-backs
     stored: frozenset[Line] = NO_LINES  # made dirty
+    posts: frozenset[Line] = NO_LINES  # written back, and on their way from here
     stage: int = 0
     number: int = 0  # of its step in the run
     steps: int = 1  # of its thread: more in a round of a cycle
@@ -60,6 +61,7 @@ class RunEvent:
     leaves: bool = False  # whether it changes what a crash of its host leaves
     yields: bool = False
     ends: bool = False  # its thread
+    owed: bool = False  # a move that nobody chose: all threads wait, and what was flushed leaves or arrives
     waits_for: tuple[int, int] | None = None  # a move's: the thread and its event that make it where nobody has before
     before: int = 0  # events that happen before it, as bits
     races: list[int] = field(default_factory=list)  # events that could also come after it
@@ -272,7 +274,9 @@ class _Reader:
             return
         self._left.note(entries)
         for entry in moves if not isinstance(owner, int) else [m for m in moves if m.cause == _BY_NATURE]:
-            yield from self._move(entry, number)
+            for move in self._move(entry, number):
+                move.owed = isinstance(owner, int)
+                yield move
         if not isinstance(owner, int):
             return
         if number in self._in_cycle:
@@ -299,6 +303,7 @@ class _Reader:
                 arrived.add(line)
         self._fill(event, owner, entries, posted, arrived)
         event.fetched |= again
+        event.posts = frozenset(posted)
         yield event
 
     def _move(self, entry: _Entry, number: int) -> Iterator[RunEvent]:

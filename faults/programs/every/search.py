@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from faults.programs.every.events import EVICT, Actor, RunEvent, Trace
+from faults.programs.every.events import EVICT, LAND, Actor, RunEvent, Trace
 from faults.programs.turns import MOVE_TURNS, steps_of
 
 Turns = tuple[tuple[int, int], ...]
@@ -269,20 +269,24 @@ class EverySearch(Generic[Ran]):
             self._evict(trace)
 
     def _evict(self, trace: Trace) -> None:
-        """Try evictions: behind a store of which another host may fetch the line, and before a look at an old line."""
+        """Try evictions: of a stored line, at once and before others fetch it, and before a look at an old line."""
         events = trace.events
         for k, event in enumerate(events[:-1]):
             if not isinstance(event.actor, int):
                 continue
             for line in event.stored:
-                arrivals = [
-                    n for n, e in _at(events) if line in e.arrived and e.before >> k & 1 and e.host == event.host
-                ]
-                for n, e in _at(events):
-                    if line not in e.fetched or e.host == event.host or event.before >> n & 1:
+                own = [(n, e) for n, e in _at(events) if n > k and e.host == event.host]
+                flushed = next((n for n, e in own if line in e.posts), len(events))
+                # What was flushed before this store arrives without it, and the line cannot leave until then.
+                earlier = [n for n, e in own if n < flushed and _lands(e) and line in e.arrived]
+                arrivals = [n for n, e in own if line in e.arrived and e.before >> k & 1 and n not in earlier]
+                looks = [(n, e) for n, e in _at(events) if not event.before >> n & 1]
+                for n, e in (*looks, *trace.rounds):
+                    if line not in e.fetched or e.host == event.host:
                         continue
                     if not any(e.before >> arrival & 1 for arrival in arrivals):  # else it sees the store in any case
-                        self._try_eviction(k + 1, (EVICT, event.host, *line))
+                        for offset in {(earlier or [k])[0] + 1, max(n, k + 1)}:
+                            self._try_eviction(offset, (EVICT, event.host, *line))
             for line in event.cached - event.stored:
                 fetches = [n for n, e in _at(events[:k]) if e.host == event.host and line in e.fetched]
                 if fetches and any(
@@ -300,7 +304,11 @@ class EverySearch(Generic[Ran]):
 
 
 def _evicts(event: RunEvent) -> bool:
-    return not isinstance(event.actor, int) and event.actor[0] == EVICT
+    return not isinstance(event.actor, int) and event.actor[0] == EVICT and not event.owed
+
+
+def _lands(event: RunEvent) -> bool:
+    return not isinstance(event.actor, int) and event.actor[0] == LAND
 
 
 def _at(events: Sequence[RunEvent]) -> Iterator[tuple[int, RunEvent]]:
