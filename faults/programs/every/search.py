@@ -269,7 +269,7 @@ class EverySearch(Generic[Ran]):
             self._evict(trace)
 
     def _evict(self, trace: Trace) -> None:
-        """Try evictions: of a stored line, at once and before others fetch it, and before a look at an old line."""
+        """Try evictions: of a stored line, at once and before another host's use, and before a look at an old line."""
         events = trace.events
         for k, event in enumerate(events[:-1]):
             if not isinstance(event.actor, int):
@@ -282,7 +282,7 @@ class EverySearch(Generic[Ran]):
                 arrivals = [n for n, e in own if line in e.arrived and e.before >> k & 1 and n not in earlier]
                 looks = [(n, e) for n, e in _at(events) if not event.before >> n & 1]
                 for n, e in (*looks, *trace.rounds):
-                    if line not in e.fetched or e.host == event.host:
+                    if line not in e.fetched | e.arrived or e.host == event.host:
                         continue
                     if not any(e.before >> arrival & 1 for arrival in arrivals):  # else it sees the store in any case
                         for offset in {(earlier or [k])[0] + 1, max(n, k + 1)}:
