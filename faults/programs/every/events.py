@@ -53,7 +53,6 @@ class RunEvent:
     cached: frozenset[Line] = NO_LINES  # touched in the host's cache
     posted: frozenset[Line] = NO_LINES  # touched among its write-backs
     stored: frozenset[Line] = NO_LINES  # made dirty
-    posts: frozenset[Line] = NO_LINES  # written back, and on their way from here
     stage: int = 0
     number: int = 0  # of its step in the run
     steps: int = 1  # of its thread: more in a round of a cycle
@@ -303,7 +302,6 @@ class _Reader:
                 arrived.add(line)
         self._fill(event, owner, entries, posted, arrived)
         event.fetched |= again
-        event.posts = frozenset(posted)
         yield event
 
     def _move(self, entry: _Entry, number: int) -> Iterator[RunEvent]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from faults.programs.every.events import EVICT, LAND, Actor, RunEvent, Trace
+from faults.programs.every.events import EVICT, Actor, RunEvent, Trace
 from faults.programs.turns import MOVE_TURNS, steps_of
 
 Turns = tuple[tuple[int, int], ...]
@@ -275,17 +275,15 @@ class EverySearch(Generic[Ran]):
             if not isinstance(event.actor, int):
                 continue
             for line in event.stored:
-                own = [(n, e) for n, e in _at(events) if n > k and e.host == event.host]
-                flushed = next((n for n, e in own if line in e.posts), len(events))
-                # What was flushed before this store arrives without it, and the line cannot leave until then.
-                earlier = [n for n, e in own if n < flushed and _lands(e) and line in e.arrived]
-                arrivals = [n for n, e in own if line in e.arrived and e.before >> k & 1 and n not in earlier]
+                arrivals = [
+                    n for n, e in _at(events) if line in e.arrived and e.before >> k & 1 and e.host == event.host
+                ]
                 looks = [(n, e) for n, e in _at(events) if not event.before >> n & 1]
                 for n, e in (*looks, *trace.rounds):
                     if line not in e.fetched | e.arrived or e.host == event.host:
                         continue
                     if not any(e.before >> arrival & 1 for arrival in arrivals):  # else it sees the store in any case
-                        for offset in {(earlier or [k])[0] + 1, max(n, k + 1)}:
+                        for offset in {k + 1, max(n, k + 1)}:
                             self._try_eviction(offset, (EVICT, event.host, *line))
             for line in event.cached - event.stored:
                 fetches = [n for n, e in _at(events[:k]) if e.host == event.host and line in e.fetched]
@@ -305,10 +303,6 @@ class EverySearch(Generic[Ran]):
 
 def _evicts(event: RunEvent) -> bool:
     return not isinstance(event.actor, int) and event.actor[0] == EVICT and not event.owed
-
-
-def _lands(event: RunEvent) -> bool:
-    return not isinstance(event.actor, int) and event.actor[0] == LAND
 
 
 def _at(events: Sequence[RunEvent]) -> Iterator[tuple[int, RunEvent]]:
