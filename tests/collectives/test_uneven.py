@@ -226,6 +226,15 @@ MISUSES: dict[str, tuple[Callable[[Communicator], Any], str]] = {
         lambda c: c.all_to_allv([np.zeros(2), np.array([None, "x"])], [np.zeros(2), np.zeros(2)]),
         "x has Python objects",
     ),
+    "objects in a list": (lambda c: c.all_to_allv([np.zeros(2, "O")] * 2), "x has Python objects"),
+    "objects inside structures": (
+        lambda c: c.all_gatherv(np.zeros(1, "O,i4"), [np.zeros(1, "O,i4")] * 2),
+        "x has Python objects",
+    ),
+    "objects with displacements": (
+        lambda c: c.all_gatherv(np.zeros(2), np.zeros(4, "O"), [2, 2], [2, 0]),
+        "out has Python objects",
+    ),
     "no place for a block": (
         lambda c: c.scatterv(np.zeros(4), None, [2, 2], root=0) if c.rank == 0 else c.scatterv(None),
         "scatterv: rank 1 needs out, an array for its block",

@@ -66,13 +66,14 @@ class Blocks:
         self.several = any(part.dtype != parts[0].dtype for part in parts)
         if self.several and not moved:
             raise ArgumentError(f"{side.role} is a list of arrays of several dtypes: pass arrays of one")
-        if self.several and any(part.dtype.hasobject for part in parts):
-            raise ArgumentError(f"{side.role} has Python objects, which other processes cannot read")
+        for part in parts:
+            self._check_dtype(part)
         self._parts, self.nbytes = parts, [part.nbytes for part in parts]
         self.dtype = np.dtype(np.uint8) if self.several else parts[0].dtype
 
     def _take_array(self, array: Array) -> None:
         side = self._side
+        self._check_dtype(array)
         self._whole, self.dtype = array, array.dtype
         if side.counts is not None:
             counts = numbers_of(side.counts, side, "counts")
@@ -81,6 +82,10 @@ class Blocks:
             self.nbytes = [array.nbytes]
         elif array.size % side.blocks == 0 and side.displs is None:
             self.even_nbytes = array.nbytes // side.blocks
+
+    def _check_dtype(self, array: Array) -> None:
+        if array.dtype.hasobject:
+            raise ArgumentError(f"{self._side.role} has Python objects, which other processes cannot read")
 
     def new_like(self, nbytes: int) -> Any:
         """Make a new array of ``nbytes`` bytes where this one lives: of whole rows of this one, or else of one axis."""
