@@ -3,6 +3,8 @@
 import inspect
 import pickle
 import threading
+import tracemalloc
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -94,6 +96,36 @@ def test_objects_go_where_they_are_sent() -> None:
             comm.all_gather_object(lambda: None)
 
     together(program)
+
+
+MUCH = 1 << 22  # bytes
+ROOM: dict[str, tuple[Callable[[], Any], Callable[[Communicator, Any], Any], float]] = {
+    "all_gather_object": (lambda: bytes(MUCH), lambda comm, x: comm.all_gather_object(x), 3),
+    "gather_object": (lambda: bytes(MUCH), lambda comm, x: comm.gather_object(x), 3),
+    "scatter_object": (lambda: [bytes(MUCH)], lambda comm, x: comm.scatter_object(x), 3),
+    "all_reduce_many of gaps": (lambda: [np.ones((MUCH, 2), bool)[:, 0]], lambda comm, x: comm.all_reduce_many(x), 1),
+    "all_reduce of gaps": (lambda: np.ones((MUCH, 2), bool)[:, 0], lambda comm, x: comm.all_reduce(x), 1),
+    "all_to_allv of a list": (lambda: [np.ones(MUCH, bool)], lambda comm, x: comm.all_to_allv(x), 2),
+}
+
+
+@pytest.mark.parametrize("verb", ROOM)
+def test_a_call_takes_room_for_one_copy_of_what_it_takes_and_gives(verb: str) -> None:
+    """Beside its argument of `MUCH` bytes: a result of as many, and copies that pickle and packing need."""
+    make, call, times = ROOM[verb]
+
+    def program(comm: Communicator) -> None:
+        x = make()
+        call(comm, x)
+        tracemalloc.start()
+        try:
+            result = call(comm, x)
+            assert tracemalloc.get_traced_memory()[1] < (times + 0.3) * MUCH
+            del result
+        finally:
+            tracemalloc.stop()
+
+    together(program, ranks=1, region_bytes=1 << 22)
 
 
 def test_what_nobody_asked_for_is_never_unpickled() -> None:

@@ -20,7 +20,7 @@ def as_array(argument: Any, role: str) -> Array:
     if _is_masked(argument):
         raise ArgumentError(f"{role} is a masked array: its mask would be lost, so pass {role}.filled(VALUE)")
     if isinstance(argument, np.ndarray):
-        return argument
+        return np.asarray(argument)  # a subclass may index, reshape and copy in its own way, as np.matrix does
     if hasattr(argument, ATTRIBUTE):
         raise ArgumentError(f"{role} lives on a device: this call takes arrays of the host")
     if hasattr(argument, "__dlpack__"):
@@ -114,7 +114,7 @@ class Staging:
 
     def copy_back(self) -> None:
         for to, source in self.after:
-            np.copyto(to, source)
+            np.copyto(to, source.reshape(to.shape))
 
     def __bool__(self) -> bool:
         return bool(self.before or self.after)

@@ -107,17 +107,10 @@ def _one(asked: ManyArguments, pairs: list[Pair], rank: int, size: int, place: _
         if array.size and (asked.collective != "broadcast" or rank == asked.root):
             staging.before.append((x[:, offset : offset + width], array.reshape(x.shape[0], width)))
         if result.size and (asked.collective != "broadcast" or rank != asked.root):
-            _after(staging, result, out[:, to : to + got])
+            part = out[:, to : to + got]
+            staging.after.append((result.reshape(part.shape) if result.flags.c_contiguous else result, part))
         offset, to = offset + width, to + got
     return Packed(x, out, staging)
-
-
-def _after(staging: Staging, result: Array, part: Array) -> None:
-    if result.flags.c_contiguous:
-        staging.after.append((result.reshape(part.shape), part))
-        return
-    place = np.empty(result.shape, result.dtype)  # a view of an array with gaps has its own shape alone
-    staging.after += [(place.reshape(part.shape), part), (result, place)]
 
 
 class _Place(Protocol):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable
 from io import BytesIO
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -45,13 +46,13 @@ class ObjectVerbs(Verbs, UnevenVerbs):
             RunError: As for collectives, see `Communicator`.
         """
         root = root_of("broadcast_object", root, self.size)
-        data = _pickled("broadcast_object", obj) if self.rank == root else np.empty(0, np.uint8)
+        data, _ = _pickled("broadcast_object", *[obj] if self.rank == root else [])
         length = np.array([data.size], np.int64)
         self._in_verb("broadcast_object", "broadcast", length, length, root, timeout_s)
         if self.rank != root:
             data = np.empty(int(length[0]), np.uint8)
         self._in_verb("broadcast_object", "broadcast", data, data, root, timeout_s)
-        return obj if self.rank == root else pickle.loads(data.tobytes())
+        return obj if self.rank == root else pickle.loads(data)
 
     def gather_object(self, obj: Any, *, root: int = 0, timeout_s: float | None = None) -> list[Any] | None:
         """Gather an object of every rank at ``root``.
@@ -69,8 +70,7 @@ class ObjectVerbs(Verbs, UnevenVerbs):
             RunError: As for collectives, see `Communicator`.
         """
         root = root_of("gather_object", root, self.size)
-        uneven = self._uneven_of("gather_object", "gatherv", _pickled("gather_object", obj), None, root, timeout_s)
-        return None if uneven is None else self._unpickled(uneven)
+        return self._gathered_objects("gather_object", "gatherv", obj, root, timeout_s)
 
     def all_gather_object(self, obj: Any, *, timeout_s: float | None = None) -> list[Any]:
         """Gather an object of every rank on every rank.
@@ -86,8 +86,9 @@ class ObjectVerbs(Verbs, UnevenVerbs):
             ArgumentError: The object cannot be pickled; nothing was sent.
             RunError: As for collectives, see `Communicator`.
         """
-        data = _pickled("all_gather_object", obj)
-        return self._unpickled(self._uneven_of("all_gather_object", "all_gatherv", data, None, 0, timeout_s))
+        found = self._gathered_objects("all_gather_object", "all_gatherv", obj, 0, timeout_s)
+        assert found is not None
+        return found
 
     def scatter_object(
         self, objs: Iterable[Any] | None = None, *, root: int = 0, timeout_s: float | None = None
@@ -107,37 +108,62 @@ class ObjectVerbs(Verbs, UnevenVerbs):
             RunError: As for collectives, see `Communicator`.
         """
         root = root_of("scatter_object", root, self.size)
-        data: list[Array] | None = None
+        given: list[Any] = []
         if self.rank == root:
             given = list(objs) if isinstance(objs, Iterable) else []
             if len(given) != self.size:
                 raise ArgumentError(
                     f"scatter_object: pass a list of {self.size} objects at the root, one for each rank"
                 )
-            data = [_pickled("scatter_object", obj) for obj in given]
-        lengths = None if data is None else np.array([each.size for each in data], np.int64)
+        data, lengths = _pickled("scatter_object", *given)
         mine = np.empty(1, np.int64)
-        self._in_verb("scatter_object", "scatter", lengths, mine, root, timeout_s)
+        x = np.array(lengths, np.int64) if given else None
+        self._in_verb("scatter_object", "scatter", x, mine, root, timeout_s)
         got = np.empty(int(mine[0]), np.uint8)
-        self._uneven_of("scatter_object", "scatterv", data, got, root, timeout_s)
-        return pickle.loads(got.tobytes())
+        send = BlocksGiven(data, "x", self.size, lengths) if given else BlocksGiven(None, "x", self.size)
+        self._moved("scatter_object", "scatterv", send, BlocksGiven(got, "out", 1), root, timeout_s)
+        return pickle.loads(got)
 
-    def _uneven_of(self, verb: str, collective: str, x: Any, out: Any, root: int, timeout_s: float | None) -> Any:
+    def _gathered_objects(
+        self, verb: str, collective: str, obj: Any, root: int, timeout_s: float | None
+    ) -> list[Any] | None:
+        """Gather an object of every rank, by rank; None on a rank that gets none."""
+        data, length = _pickled(verb, obj)
+        lengths = np.empty(self.size, np.int64)
+        self._in_verb(verb, "all_gather", np.array(length), lengths, 0, timeout_s)
+        receive = BlocksGiven(None, "out", self.size, lengths.tolist())
+        found = self._moved(verb, collective, BlocksGiven(data, "x", 1), receive, root, timeout_s, known=True)
+        if found is None:
+            return None
+        return [pickle.loads(each) for each in np.split(found, np.cumsum(lengths)[:-1])]
+
+    def _moved(
+        self,
+        verb: str,
+        collective: str,
+        send: BlocksGiven,
+        receive: BlocksGiven,
+        root: int,
+        timeout_s: float | None,
+        *,
+        known: bool = False,
+    ) -> Any:
         """Run an uneven collective as a part of a verb, whose name errors have."""
-        sends, takes = (self.size, 1) if collective == "scatterv" else (1, self.size)
-        send, receive = BlocksGiven(x, "x", sends), BlocksGiven(out, "out", takes)
-        asked = UnevenArguments(collective, send, receive, "none", root, "auto", timeout_s=timeout_s, verb=verb)
+        asked = UnevenArguments(collective, send, receive, "none", root, "auto", known, timeout_s, verb)
         return self._uneven(asked, False)
 
-    def _unpickled(self, found: Array) -> list[Any]:
-        """Unpickle one object of each rank; they lie one after another, and each says where it ends."""
-        stream = BytesIO(found.tobytes())
-        return [pickle.load(stream) for _ in range(self.size)]
 
+def _pickled(verb: str, *objs: Any) -> tuple[Array, list[int]]:
+    """Pickle objects into 1-D uint8, one after another; also return how many bytes each has.
 
-def _pickled(verb: str, obj: Any) -> Array:
-    """Pickle an object into 1-D uint8. Raises ArgumentError for an object that cannot be pickled."""
-    try:
-        return np.frombuffer(bytearray(pickle.dumps(obj)), np.uint8)
-    except Exception as error:  # pickle raises what the object's own methods raise
-        raise ArgumentError(f"{verb}: a {type(obj).__name__} cannot be pickled: {error}") from error
+    Raises:
+        ArgumentError: One cannot be pickled.
+    """
+    stream, ends = BytesIO(), [0]
+    for obj in objs:
+        try:
+            pickle.dump(obj, stream)
+        except Exception as error:  # pickle raises what the object's own methods raise
+            raise ArgumentError(f"{verb}: a {type(obj).__name__} cannot be pickled: {error}") from error
+        ends.append(stream.tell())
+    return np.frombuffer(stream.getbuffer(), np.uint8), [end - begin for begin, end in pairwise(ends)]
