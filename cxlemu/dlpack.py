@@ -65,7 +65,8 @@ _pointer.restype, _pointer.argtypes = c_void_p, (ctypes.py_object, c_char_p)
 
 
 def from_dlpack(other: Any, role: str) -> NDArray[Any]:
-    """View an array of another library as NumPy's, which keeps its memory; read-only if that library says so."""
+    """View an array that is resolved of another library as NumPy's, which keeps its memory; read-only if that library
+    says so."""
     what = _what(other, role)
     if (device := device_of(other, role)[0]) not in _CPU_DEVICES:
         raise ArgumentError(f"{what} is not in the CPU's memory (DLPack device {device}): copy it to the host first")
@@ -119,7 +120,6 @@ def _tensors(arguments: Iterable[Any]) -> Iterator[Any]:
 
 
 def _what(other: Any, role: str) -> str:
-    check_resolved(other, role)
     return f"{role}, a {type(other).__module__}.{type(other).__name__},"
 
 
