@@ -374,3 +374,17 @@ def test_blocks_of_which_no_rank_says_how_large_they_are_are_even() -> None:
     first, second = launch(main, ranks=2, topology="laptop", memory="shm", deadline_s=PATIENT_S)
     assert first == [[0, 1, 10, 11], [0, 1, 10, 11], [0, 10, 11]]
     assert second == [[2, 3, 12, 13], [2, 3, 12, 13], [1, 2, 3, 12, 13]]
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+def test_displacements_are_in_elements_whatever_the_arrays_class() -> None:
+    """A row of np.matrix stays a matrix where it is made flat."""
+
+    def program(comm: Communicator) -> list[Any]:
+        x = np.arange(4.0) + 10 * comm.rank
+        return [
+            np.asarray(comm.all_to_allv(given, np.zeros(4), [2, 2], [2, 2], [2, 0], [0, 2])).tolist()
+            for given in (x, np.matrix(x))
+        ]
+
+    assert together(program, 2) == [[[2, 3, 12, 13]] * 2, [[0, 1, 10, 11]] * 2]
