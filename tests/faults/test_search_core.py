@@ -173,6 +173,31 @@ def test_a_right_conversation_is_one_path_and_its_mutants_are_judged_as_unreduce
     assert {Verdict.OK, Verdict.VIOLATION} == set(verdicts)
 
 
+# -- streams of a rank, or ranks of a host: what one of them flushes, the fence of another waits for, or does not
+
+STORES_X = (Step(Do.STORE, 0, 1), Step(Do.FLUSH, 0))
+STORES_F, RINGS_F, RINGS_G = Step(Do.STORE, 1, 1), Step(Do.SIGNAL, 1, 1), Step(Do.SIGNAL, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("leaves", "line", "rank", "rings"),
+    [
+        (STORES_X, 0, 0, (Step(Do.FENCE), RINGS_G)),
+        ((RINGS_F,), 1, 0, (Step(Do.FENCE), RINGS_G)),
+        ((*STORES_X, STORES_F), 0, 1, (STORES_F, Step(Do.FENCE), RINGS_G)),  # a fence that does not wait for rank 0
+    ],
+)
+def test_a_fence_of_another_stream_may_come_before_the_line_arrives(
+    leaves: tuple[Step, ...], line: int, rank: int, rings: tuple[Step, ...]
+) -> None:
+    looks = (Step(Do.WAIT, 2, 1), Step(Do.INVALIDATE, line), Step(Do.LOAD, line, expect=1))
+    hosts = ((0, 0, leaves), (0, rank, rings), (1, 2, looks))
+    threads = tuple(Straight(host, of, f"thread {t}", steps) for t, (host, of, steps) in enumerate(hosts))
+    program = MachineProgram(threads, CHAIN_WORDS, ("x", "f", "g"))
+    compare(program)
+    assert core.explore(Machine(program)).verdict == Verdict.VIOLATION
+
+
 # -- generators: nodes that are found as they are reached, and loops
 
 

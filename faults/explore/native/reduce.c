@@ -28,6 +28,7 @@ struct reduction {
     uint8_t *unread; /* by line: the words that no thread loads, although some may wait for them */
     uint8_t *near, *far; /* by line: how threads of the same host, and of others, may touch it */
     uint16_t reach[THREADS_MAX]; /* by thread: the last node that it can get to */
+    uint64_t held; /* threads whose fences wait for the line that does not land */
     bool fences; /* whether another thread of the same rank may fence */
 };
 
@@ -129,16 +130,19 @@ void reduction_end(reduction *r) {
 static bool passes(const search *s, const reduction *r, int t, uint16_t at, int held_line, int host) {
     need what = r->needs[t][at];
     if (what.thread == NOBODY ? what.beyond == NEVER : r->reach[what.thread] <= what.beyond) return false;
-    const node *n = &s->threads[t].nodes[at];
-    if (n->what != WAIT || n->line != held_line || s->threads[t].host == host) return true;
+    const thread *self = &s->threads[t];
+    const node *n = &self->nodes[at];
+    if (n->what == FENCE && (r->held >> t & 1)) return false;
+    if (n->what != WAIT || n->line != held_line || self->host == host) return true;
     const line_table *table = &s->lines[held_line];
     uint8_t shows = table->pools[table->info[s->current[s->at_lines + held_line]].pool][n->word];
     return s->values[shows] >= s->values[n->value];
 }
 
 /* Find how far threads can get while the `frozen` ones stay where they are, and what a host has posted of `held_line` does not
- * land. */
-static void advance(const search *s, reduction *r, uint64_t frozen, int held_line, int host) {
+ * land: the `held` threads pass no fence. */
+static void advance(const search *s, reduction *r, uint64_t frozen, uint64_t held, int held_line, int host) {
+    r->held = held;
     for (int t = 0; t < s->thread_count; t++) r->reach[t] = s->current[t] >> 1;
     for (bool moved = true; moved;) {
         moved = false;
@@ -212,9 +216,23 @@ static bool possible(search *s, const node *n, int32_t action, bool *changes) {
     return count > 0;
 }
 
-static bool flush_first(const place *p, const reduction *r, bool changes) {
+/* Whether a line may arrive before anything that others do until then, while fences of the `held` threads wait for it. */
+static bool lands_unnoticed(const search *s, uint64_t held, int line, uint8_t host) {
+    reduction *r = s->reduction;
+    advance(s, r, 0, held, line, host);
+    look_ahead(s, r, -1, host, NOBODY);
+    const place p = place_of(s, r, line, host);
+    return p.quiet && !(p.far & ~(PEEKS | BLOCKED_WAITS | WAITS_OF_OTHER_RANKS));
+}
+
+/* Whether a thread may leave a write-back for which other threads' fences then wait: it may arrive at once. */
+static bool holds_nobody(const search *s, int t, const node *n, const place *p) {
+    return !s->reduction->fences || (!p->posted && lands_unnoticed(s, (uint64_t)1 << t, n->line, s->threads[t].host));
+}
+
+static bool flush_first(const search *s, int t, const node *n, const place *p, bool changes) {
     if (!changes) return !(p->near & STORES);
-    return !p->near && ((!p->dirty && !p->posted) || (!r->fences && !p->nt));
+    return !p->near && ((!p->dirty && !p->posted) || (!p->nt && holds_nobody(s, t, n, p)));
 }
 
 static bool fence_first(const search *s, const reduction *r, uint8_t rank) {
@@ -232,10 +250,10 @@ static bool wait_first(search *s, const node *n, const place *p) {
 
 /* Whether a signal may go first. If its line is dirty, an eviction before it would show the payload under the old flag. Where
  * flags only rise and are only waited for, a rank that sees that may as well see the new flag. */
-static bool signal_first(const search *s, const node *n, const place *p) {
+static bool signal_first(const search *s, int t, const node *n, const place *p) {
     bool rises = s->reduction->steady[n->line] >> n->word & 1, unread = s->reduction->unread[n->line] >> n->word & 1;
-    bool alone = !(p->near & ~(WAITS | BLOCKED_WAITS)) && (!p->near || rises) && !p->nt && !s->reduction->fences;
-    return p->quiet && alone && (!p->dirty || (rises && unread));
+    bool alone = !(p->near & ~(WAITS | BLOCKED_WAITS)) && (!p->near || rises) && !p->nt;
+    return p->quiet && alone && (!p->dirty || (rises && unread)) && holds_nobody(s, t, n, p);
 }
 
 static bool goes_first(search *s, int t, const node *n) {
@@ -245,21 +263,21 @@ static bool goes_first(search *s, int t, const node *n) {
     if (n->what == RECORD) return true;
     if (n->what == AWAIT) return s->current[s->at_events + n->event / 16] >> n->event % 16 & 1;
     if (n->what == 0 || n->what == FAIL || (n->what != FENCE && !s->w.lazy)) return false;
-    advance(s, r, (uint64_t)1 << t, -1, -1);
+    advance(s, r, (uint64_t)1 << t, 0, -1, -1);
     look_ahead(s, r, t, self->host, self->rank);
     if (n->what == FENCE) return fence_first(s, r, self->rank);
     const place p = place_of(s, r, n->line, self->host);
-    if (two_moves(n->what) && !begun) return possible(s, n, n->flush, &changes) && flush_first(&p, r, changes);
+    if (two_moves(n->what) && !begun) return possible(s, n, n->flush, &changes) && flush_first(s, t, n, &p, changes);
     switch (n->what) {
     case FLUSH:
-    case FLUSH_KEEP: return possible(s, n, n->action, &changes) && flush_first(&p, r, changes);
+    case FLUSH_KEEP: return possible(s, n, n->action, &changes) && flush_first(s, t, n, &p, changes);
     case INVALIDATE: return possible(s, n, n->action, &changes) && (!changes || !p.near);
     case WAIT: return wait_first(s, n, &p);
     case LOAD:
         if (touch(s, n, true, false) == PEEKS) return p.quiet && !p.nt && !(p.near & (STORES | SIGNALS));
         return p.quiet && !p.nt && !p.near;
     case STORE: return p.quiet && !p.nt && !p.near && !p.dirty;
-    case SIGNAL: return signal_first(s, n, &p);
+    case SIGNAL: return signal_first(s, t, n, &p);
     default: /* STORE_NT */ return p.quiet && !p.near && !p.dirty && !r->fences;
     }
 }
@@ -267,19 +285,11 @@ static bool goes_first(search *s, int t, const node *n) {
 /* -- an arrival: after it, others see all that they saw before, and one more version */
 
 static bool lands_first(search *s, int line, uint8_t host) {
-    reduction *r = s->reduction;
-    uint64_t held = 0; /* threads at a fence that waits for this line */
+    uint64_t held = 0;
     const line_info *info = &s->lines[line].info[s->current[s->at_lines + line]];
-    for (int t = 0; t < s->thread_count; t++) {
-        const thread *self = &s->threads[t];
-        if (self->nodes[s->current[t] >> 1].what == FENCE && self->host == host &&
-            (info->holds_fence >> self->rank & 1))
-            held |= (uint64_t)1 << t;
-    }
-    advance(s, r, held, line, host);
-    look_ahead(s, r, -1, host, NOBODY);
-    const place p = place_of(s, r, line, host);
-    return p.quiet && !(p.far & ~(PEEKS | BLOCKED_WAITS | WAITS_OF_OTHER_RANKS));
+    for (int t = 0; t < s->thread_count; t++)
+        if (s->threads[t].host == host) held |= (uint64_t)(info->holds_fence >> s->threads[t].rank & 1) << t;
+    return lands_unnoticed(s, held, line, host);
 }
 
 chosen_move reduction_choose(search *s) {
