@@ -7,12 +7,12 @@ was tried, the same crash is made again with the next one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from faults.programs.crashes import Losses
-from faults.programs.every.events import Actor, RunEvent, Trace
-from faults.programs.every.search import EverySearch, Turns
+from faults.programs.every.events import Actor, Trace
+from faults.programs.every.search import Branch, EverySearch, Turns
 from faults.programs.result import RunResult
 from faults.programs.turns import CRASH
 
@@ -45,11 +45,11 @@ class CrashSearch(EverySearch[RunResult]):
             self._lost.setdefault(arrival.number, (arrival.lost, arrival.stores))
         return result, trace
 
-    def _explore(self, chosen: Actor | None, lead: Sequence[RunEvent] = ()) -> RunResult:
+    def _explore(self, branch: Branch | None) -> RunResult:
         if not self._same_crash and not any(place.does(self._crash) for place in self._places):
             self._lost.clear()
         self._same_crash = False
-        return super()._explore(chosen, lead)
+        return super()._explore(branch)
 
     def _again(self) -> None:
         """Lose one more store of the last line of which more can be lost."""
@@ -60,7 +60,7 @@ class CrashSearch(EverySearch[RunResult]):
             number, (lost, stores) = self._lost.popitem()
             if lost < stores:
                 self._lost[number] = (lost + 1, stores)
-                place.todo.insert(0, self._crash)
+                place.todo.insert(0, Branch(self._crash))
                 self._same_crash = True
                 return
 

@@ -249,14 +249,11 @@ class _Reader:
 
     def _needs(self, event: RunEvent, makers: dict[int, int]) -> int:
         """Find the events without which a thread's first one could not be: those up to its birth, as bits."""
-        if isinstance(event.actor, int) and event.actor in makers:
-            count = makers.pop(event.actor)
-            return sum(
-                1 << k
-                for k, its in enumerate(self._events[:count])
-                if isinstance(its.actor, int) and (its.host == event.host or its.stage < event.stage)
-            )
-        return 0
+        bits = 0
+        for k, its in enumerate(self._events[: makers.pop(event.actor, 0)] if isinstance(event.actor, int) else ()):
+            steps = isinstance(its.actor, int) and (its.host == event.host or its.stage < event.stage)
+            bits |= its.before | 1 << k if steps or its.crashes else 0
+        return bits
 
     def _step(self, number: int, ordinals: dict[int, int]) -> Iterator[RunEvent]:
         owner, entries = self._owners[number], self._of.get(number, [])

@@ -1,15 +1,16 @@
 """A search over the executions of a program, one run for each: the order of events matters only where they conflict.
 
-Source sets and sleep sets (Abdulla, Aronis, Jonsson, Sagonas: Optimal Dynamic Partial Order Reduction, POPL 2014): a
-run shows which of its events race; for each race some run is made in which the later event comes first. What has been
-tried at a place sleeps behind it until an event that conflicts with it. With a bound on preemptions only moves of lines
-sleep, and a race is also turned round where its thread's turn began (Coons, Musuvathi, McKinley: Bounded Partial-Order
-Reduction, OOPSLA 2013).
+Wakeup trees and sleep sets (Abdulla, Aronis, Jonsson, Sagonas: Optimal Dynamic Partial Order Reduction, POPL 2014): a
+run shows which of its events race; for each race some run is made in which the later event comes first, behind all that
+it needs. What has been tried at a place sleeps behind it until an event that conflicts with it; a branch of the tree
+wakes all that sleeps, so no run comes to an execution that another one has shown. With a bound on preemptions there are
+source sets in place of trees, only moves of lines sleep, and a race is also turned round where its thread's turn began
+(Coons, Musuvathi, McKinley: Bounded Partial-Order Reduction, OOPSLA 2013).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -18,6 +19,19 @@ from faults.programs.turns import MOVE_TURNS, steps_of
 
 Turns = tuple[tuple[int, int], ...]
 Ran = TypeVar("Ran")
+
+
+@dataclass(slots=True, eq=False)
+class Branch:
+    """What is to be tried at a place, and then behind it: the first of the branches there."""
+
+    actor: Actor
+    event: RunEvent | None = None  # None: whatever the actor does there
+    behind: list[Branch] = field(default_factory=list)
+
+    def first_way(self) -> list[RunEvent]:
+        """List the events up to the end of the first branch."""
+        return [] if self.event is None else [self.event, *(self.behind[0].first_way() if self.behind else ())]
 
 
 @dataclass
@@ -32,16 +46,13 @@ class _Place:
     preemptions: int  # up to here
     evictions: int
     done: dict[Actor, RunEvent | None] = field(default_factory=dict)
-    todo: list[Actor] = field(default_factory=list)
+    todo: list[Branch] = field(default_factory=list)
     spare: list[Actor] = field(default_factory=list)  # to be tried if all before turn out to sleep
-    leads: dict[Actor, Sequence[RunEvent]] = field(
-        default_factory=dict
-    )  # what else to do behind one that is to be tried
 
     def add(self, actor: Actor) -> None:
         """Try this as well, unless it was."""
-        if actor not in self.todo and actor not in self.done and not self.does(actor):
-            self.todo.append(actor)
+        if actor not in self.done and not self.does(actor) and all(branch.actor != actor for branch in self.todo):
+            self.todo.append(Branch(actor))
 
     def does(self, actor: Actor) -> bool:
         return self.event is not None and self.event.actor == actor
@@ -94,7 +105,7 @@ class EverySearch(Generic[Ran]):
                 place.done[place.event.actor] = place.event
             place.event = None
             place.todo.remove(left[0])
-            yield self._explore(left[0], place.leads.pop(left[0], ()))
+            yield self._explore(left[0])
 
     def _again(self) -> None:
         """Let the last place be tried again with the event that it has, if that may come out otherwise."""
@@ -103,20 +114,21 @@ class EverySearch(Generic[Ran]):
         """Count the places in the last execution at which something is still to be tried."""
         return sum(bool(self._left(place)) for place in self._places)
 
-    def _left(self, place: _Place) -> list[Actor]:
+    def _left(self, place: _Place) -> list[Branch]:
         return [
-            actor
-            for actor in place.todo
-            if actor not in place.asleep
-            and (self._bound is None or place.cost(actor) <= self._bound)
-            and place.evictions + sum(map(_evicts, place.leads.get(actor, ()))) <= self._evictions
+            branch
+            for branch in place.todo
+            if branch.actor not in place.asleep
+            and (self._bound is None or place.cost(branch.actor) <= self._bound)
+            and place.evictions + sum(map(_evicts, branch.first_way())) <= self._evictions
         ]
 
-    def _explore(self, chosen: Actor | None, lead: Sequence[RunEvent] = ()) -> Ran:
-        """Run the events up to the last place, then what was chosen there, and what leads on from it."""
+    def _explore(self, branch: Branch | None) -> Ran:
+        """Run the events up to the last place, then a branch there, and go on."""
         begun = [place.event for place in self._places if place.event is not None]
-        sure = steps_of(turns_of(begun, chosen))
-        result, trace = self._run(turns_of([*begun, *lead], None if lead else chosen), sure)
+        lead, chosen = (branch.first_way(), branch.actor) if branch else ([], None)
+        turns = turns_of([*begun, *lead], None if lead else chosen)
+        result, trace = self._run(turns, steps_of(turns))
         self.incomplete += not trace.complete
         events, offset = trace.events, len(begun)
         if chosen is not None:
@@ -129,20 +141,26 @@ class EverySearch(Generic[Ran]):
                 return result
             spare, place.spare = place.spare, []
             if events[offset].actor in place.asleep or place.done.get(events[offset].actor) is not None:
-                place.todo, place.spare = place.todo + spare[:1], spare[1:]
+                place.todo += map(Branch, spare[:1])
+                place.spare = spare[1:]
                 self.repeated += 1
                 return result
             place.done.pop(events[offset].actor, None)
             place.event = events[offset]
             self._turn_round(trace, offset)
             offset += 1
+        ahead = branch.behind if branch else []
         for k in range(offset, len(events)):
             place = self._next_place(trace, k)
             self._places.append(place)
+            if ahead:
+                (first, *place.todo), ahead = ahead, ahead[0].behind
+                self.strayed += not _begins(events, k, first.actor)
             if events[k].actor in place.asleep:
                 place.event = None
                 place.spare = [actor for actor in self._possible(trace, k) if actor not in place.asleep]
-                place.todo, place.spare = place.spare[:1], place.spare[1:]
+                place.todo += map(Branch, place.spare[:1])
+                place.spare = place.spare[1:]
                 self.repeated += 1
                 return result
             self._turn_round(trace, k)
@@ -189,42 +207,30 @@ class EverySearch(Generic[Ran]):
         events = trace.events
         for first in event.races:
             between = [k for k in range(first + 1, offset) if not events[k].before >> first & 1]
-            later = [(k, events[k]) for k in between] + [(offset, event)]
+            later = {k: events[k] for k in between} | {offset: event}
             place = self._places[first]
             initials = [
-                actor
-                for actor in self._initials(later)
-                if not isinstance(actor, int) or actor in place.enabled  # else it would go round in its cycle again
+                k
+                for k in _initials(later)
+                if not isinstance(actor := later[k].actor, int)
+                or actor in place.enabled  # else it would go round again
             ]
             if not initials:
                 continue
             if self._bound is None:
-                known = (place.todo, place.done, place.asleep)
-                if not any(place.does(actor) or any(actor in actors for actors in known) for actor in initials):
-                    place.add(initials[0])
-                    first_of = next(event for _, event in later if event.actor == initials[0])
-                    place.leads[initials[0]] = [first_of, *(event for _, event in later if event is not first_of)]
+                known = (place.asleep | place.done).items()
+                if not any(_may_come_first(actor, step, later) is not None for actor, step in known):
+                    _insert(place.todo, {initials[0]: later[initials[0]]} | later)
                 continue
             began = self._turn_began(events, first)
             waits_for, mover = event.waits_for, event.actor
-            for actor in initials:
+            for actor in (later[k].actor for k in initials):
                 if not isinstance(actor, int):
                     place.add(actor)
-            for actor in {*initials, waits_for[0] if waits_for else mover}:
+            for actor in {*(later[k].actor for k in initials), waits_for[0] if waits_for else mover}:
                 for where in (first, began):
                     if isinstance(actor, int) and actor in self._places[where].enabled:
                         self._places[where].add(actor)
-
-    @staticmethod
-    def _initials(among: Sequence[tuple[int, RunEvent]]) -> list[Actor]:
-        """Return who makes the events that no other one of these, each with its number, happens before."""
-        actors: list[Actor] = []
-        earlier = 0
-        for k, event in among:
-            if not event.before & earlier and event.actor not in actors:
-                actors.append(event.actor)
-            earlier |= 1 << k
-        return actors
 
     @staticmethod
     def _turn_began(events: Sequence[RunEvent], offset: int) -> int:
@@ -307,6 +313,37 @@ def _evicts(event: RunEvent) -> bool:
 
 def _at(events: Sequence[RunEvent]) -> Iterator[tuple[int, RunEvent]]:
     return enumerate(events)
+
+
+def _initials(among: Mapping[int, RunEvent]) -> list[int]:
+    """Number the events, of these of one run, that no other one happens before."""
+    all_of_them = sum(1 << k for k in among)
+    return [k for k, event in among.items() if not event.before & all_of_them]
+
+
+def _may_come_first(actor: Actor, step: RunEvent | None, among: Mapping[int, RunEvent]) -> int | None:
+    """Say whether these events of one run could come behind an actor's step: its number among them, or -1 beside them."""
+    its = next((k for k, event in among.items() if event.actor == actor), None)
+    if its is not None:
+        return its if its in _initials(among) else None
+    return None if step is None or any(map(step.conflicts, among.values())) else -1
+
+
+def _insert(tree: list[Branch], events: Mapping[int, RunEvent]) -> None:
+    """Add a branch of these events of one run, unless there is one that leads to them."""
+    while True:
+        for branch in tree:
+            its = _may_come_first(branch.actor, branch.event, events)
+            if its is not None:
+                break
+        else:
+            break
+        if not branch.behind:
+            return
+        tree, events = branch.behind, {k: event for k, event in events.items() if k != its}
+    for event in events.values():
+        tree.append(Branch(event.actor, event))
+        tree = tree[-1].behind
 
 
 def _begins(events: Sequence[RunEvent], offset: int, actor: Actor) -> bool:
