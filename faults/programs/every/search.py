@@ -322,7 +322,7 @@ def _initials(among: Mapping[int, RunEvent]) -> list[int]:
 
 
 def _may_come_first(actor: Actor, step: RunEvent | None, among: Mapping[int, RunEvent]) -> int | None:
-    """Say whether these events of one run could come behind an actor's step: its number among them, or -1 beside them."""
+    """Number an actor's step among events of one run that could all come behind it, -1 beside them; None: it cannot."""
     its = next((k for k, event in among.items() if event.actor == actor), None)
     if its is not None:
         return its if its in _initials(among) else None

@@ -16,7 +16,15 @@
 #include "self.h"
 
 enum { WINDOW = 16, TRIES = 8 }; /* a thread is looked at in a 16th of the steps, its memory eight times in it */
-enum { KERNELS = 32, STACK_MOST = 8 << 20, RED_ZONE = 128, PAGE = 4096, PIECE = 1 << 16, MAPS = 1 << 18 };
+enum {
+    KERNELS = 32,
+    STACK_MOST = 8 << 20,
+    RED_ZONE = 128,
+    PAGE = 4096,
+    PIECE = 1 << 16,
+    MAPS = 1 << 18,
+    MAPPINGS_MOST = 1 << 12
+};
 #define MEMORY_MOST (UINT64_C(256) << 20)
 #define MEMORY_SMALL (UINT64_C(1) << 20)
 
@@ -183,8 +191,8 @@ static bool is_stack_of_thread(uintptr_t from, uintptr_t to) {
     return false;
 }
 
-/* Read the list of this process's mappings; false where it is too long or cannot be read. */
-static bool read_maps(char *text, size_t room) {
+/* Read the list of this process's mappings; returns its length, 0 where it is too long or cannot be read. */
+static size_t read_maps(char *text, size_t room) {
     const int file = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);
     size_t count = 0;
     long got = file < 0 ? -1 : 1;
@@ -192,7 +200,7 @@ static bool read_maps(char *text, size_t room) {
         if ((got = syscall(SYS_read, file, text + count, room - 1 - count)) > 0) count += (size_t)got;
     text[count] = 0;
     if (file >= 0) syscall(SYS_close, file);
-    return got == 0;
+    return got == 0 ? count : 0;
 }
 
 /* Whether a mapping is AddressSanitizer's shadow: terabytes that say which bytes the program may touch. It has a page more. */
@@ -206,21 +214,40 @@ static bool is_shadow(uintptr_t from, uintptr_t to) {
     return from + PAGE >= offset && to <= offset + (UINTPTR_MAX >> 17 >> scale) + 1;
 }
 
-/* Return a hash of this process's private memory without its stacks and what is ours; 0 where that cannot be known. */
-static uint64_t private_memory(uint64_t *nbytes) {
+/* The process's private mappings without its stack, as it last listed them: that takes longer than to read what lies in them. */
+static span mappings[MAPPINGS_MOST];
+static int mappings_count; /* -1: there are too many, or they cannot be read */
+static uint64_t mappings_hash;
+
+/* List them; returns whether they are the same as before. */
+static bool list_mappings(void) {
     static char text[MAPS];
-    uint64_t all = 1;
-    const int memory = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/mem", O_RDONLY | O_CLOEXEC);
-    bool known = memory >= 0 && read_maps(text, sizeof text);
-    leave_ours_out(), *nbytes = 0;
-    for (char *line = text, *end; known && (end = strchr(line, '\n')); line = end + 1) {
+    const size_t length = read_maps(text, sizeof text);
+    const uint64_t before = mappings_hash;
+    mappings_hash = mixed_bytes(1, (const uint8_t *)text, length);
+    if (mappings_hash == before) return true;
+    mappings_count = length ? 0 : -1;
+    for (char *line = text, *end; mappings_count >= 0 && (end = strchr(line, '\n')); line = end + 1) {
         char *rest;
         *end = 0;
         const uintptr_t from = strtoul(line, &rest, 16), to = strtoul(rest + 1, &rest, 16);
-        if (strncmp(rest, " rw-p", 5) != 0 || strstr(line, "[stack]") || is_stack_of_thread(from, to) ||
-            is_shadow(from, to))
-            continue;
-        known = *nbytes + (to - from) <= MEMORY_MOST && hash_mapping(memory, from, to, &all, nbytes);
+        if (strncmp(rest, " rw-p", 5) != 0 || strstr(line, "[stack]") || is_shadow(from, to)) continue;
+        if (mappings_count == MAPPINGS_MOST) mappings_count = -1;
+        else mappings[mappings_count++] = (span){from, to};
+    }
+    return false;
+}
+
+/* Return a hash of what lies in them without threads' stacks and what is ours; 0 where that cannot be known. */
+static uint64_t private_memory(uint64_t *nbytes) {
+    uint64_t all = 1;
+    const int memory = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/mem", O_RDONLY | O_CLOEXEC);
+    bool known = memory >= 0 && mappings_count >= 0;
+    leave_ours_out(), *nbytes = 0;
+    for (int k = 0; known && k < mappings_count; k++) {
+        const span its = mappings[k];
+        if (is_stack_of_thread(its.from, its.to)) continue;
+        known = *nbytes + (its.to - its.from) <= MEMORY_MOST && hash_mapping(memory, its.from, its.to, &all, nbytes);
     }
     if (memory >= 0) syscall(SYS_close, memory);
     return known ? all | 1 : 0;
@@ -280,8 +307,10 @@ void cycle_fold(program_self *me, uint64_t at) {
     const uint64_t own = own_state(me, at);
     if (!own) return; /* at an instruction that is unwound no further */
     const uint64_t state = caches(own); /* in other runs nature goes on moving lines in a hang, too */
-    if (me->mark.since != its->news)
+    if (me->mark.since != its->news) {
         me->past_count = 0, me->mark.since = its->news, me->mark.base = 1, me->mark.tries = 0;
+        list_mappings();
+    }
     int k = 0;
     while (k < me->past_count && me->past[k].state != state) k++;
     if (k == me->past_count && (k == PAST || me->memory_bytes > MEMORY_SMALL)) {
@@ -289,7 +318,7 @@ void cycle_fold(program_self *me, uint64_t at) {
         me->mark.base *= 2, me->mark.tries = 0;
     }
     const uint64_t memory = private_memory(&me->memory_bytes);
-    if (k < me->past_count && memory && memory == me->past[k].memory &&
+    if (k < me->past_count && memory && memory == me->past[k].memory && list_mappings() &&
         record_cycle(me->thread, me->past[k].step) == CYCLE_WAITS) {
         its->since = a->written, its->memory = memory;
         if (!a->scripted) a->burst = 0;
@@ -313,6 +342,7 @@ bool cycle_closes(program_self *me, uint64_t at) {
         me->mark.since = a->written, me->mark.base = base, me->mark.state = state, me->mark.memory = me->mark.tries = 0;
     else if (state == me->mark.state && me->mark.tries < TRIES) {
         const uint64_t before = me->mark.memory;
+        list_mappings();
         me->mark.tries++, me->mark.memory = private_memory(&me->memory_bytes);
         if (!before || before != me->mark.memory) return false;
         a->cycles[me->thread].since = a->written, a->cycles[me->thread].memory = before;
