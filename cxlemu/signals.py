@@ -180,6 +180,43 @@ def stops_exit(stops: Set[signal.Signals] = STOPS) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+class StopsWait:
+    """As a context: stops that a handler raises come only in `come`, so that nothing is half done when they do."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[int, Any] = {}
+        self._open = False
+        self._came: int | None = None
+
+    def __enter__(self) -> StopsWait:
+        if threading.current_thread() is threading.main_thread():
+            handlers = {number: signal.getsignal(number) for number in STOPS}
+            self._handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
+        for number in self._handlers:
+            signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._came = number
+        if self._open:
+            self._handlers[number](number, frame)
+
+    @contextmanager
+    def come(self) -> Iterator[None]:
+        """Let a stop come, also one that has waited."""
+        self._open = True
+        try:
+            if self._came is not None:
+                self._handlers[self._came](self._came, sys._getframe())
+            yield
+        finally:
+            self._open = False
+
+
 def _may_be_swallowed(frame: FrameType | None) -> bool:
     while frame is not None:
         if frame.f_code.co_filename == _IMPORTING or frame.f_code.co_name in _ASKED_BY_C:

@@ -1,132 +1,22 @@
-"""A journal of a campaign, in a file that survives it: one JSON object per line, appended and never changed.
+"""The journal of a campaign: each line behind the first one is a case that was judged."""
 
-The first line says which campaign it is; each of the others is a case that was judged. The last field of each object,
-``checksum``, is a digest of all lines so far: no line that was changed, moved or taken out is believed. A campaign that
-was killed in the middle of a line goes on from the line before it.
-"""
-
-import fcntl
-import hashlib
-import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from cxlemu.errors import ArgumentError
 from faults.campaign.judge import Judgement
+from faults.journal import JournalFile
 
-VERSION = 2
-LINE_BYTES_MAX = 1 << 22
-FILE_BYTES_MAX = 1 << 30
-CHECKSUM, DIGEST_BYTES = "checksum", 8
 _JUDGEMENT = {field.name for field in fields(Judgement)}
 
 
-class Journal:
-    """A campaign's journal, open for appending by this campaign alone; as a context it closes the file."""
+class Journal(JournalFile):
+    """A campaign's journal."""
 
     def __init__(self, path: Path, campaign: Mapping[str, Any]) -> None:
-        self._path = path
-        self._first = {"journal": VERSION, "campaign": dict(campaign)}
-        self._digest = b""
-        self.done: list[dict[str, Any]] = []
-        self.dropped = 0
-        try:
-            if path.exists() and not path.is_file():
-                raise ArgumentError(f"--resume {path} is not a regular file")
-            self._file = path.open("a+b")
-        except OSError as error:
-            raise ArgumentError(f"--resume {path}: {error.strerror}") from None
-        try:
-            end = self._read()
-        except BaseException:
-            self._file.close()
-            raise
-        self._file.truncate(end)
-        if end == 0:
-            self.add(self._first)
-
-    def _read(self) -> int:
-        """Lock the file and read the records; return how many bytes whole lines take."""
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ArgumentError(
-                f"--resume {self._path}: another campaign writes to it; wait for its end, or give another file"
-            ) from None
-        if os.fstat(self._file.fileno()).st_size > FILE_BYTES_MAX:
-            raise ArgumentError(f"--resume {self._path} exceeds {FILE_BYTES_MAX} bytes, the limit of a journal")
-        self._file.seek(0)
-        end = 0
-        for number, line in enumerate(iter(lambda: self._file.readline(LINE_BYTES_MAX), b"")):
-            if not line.endswith(b"\n"):
-                ours = self._line(self._first)[1] if number == 0 else line
-                if len(line) == LINE_BYTES_MAX or not ours.startswith(line):
-                    raise self._foreign(number)
-                self.dropped = number + 1
-                break  # it was killed while it wrote this
-            record = self._parse(line, number)
-            if number == 0:
-                self._check_first(record)
-            else:
-                self.done.append(record)
-            end += len(line)
-        return end
-
-    def _parse(self, line: bytes, number: int) -> dict[str, Any]:
-        try:
-            record: Any = json.loads(line)
-            summed = isinstance(record, dict) and record.pop(CHECKSUM, None) is not None
-            after, as_written = self._line(record) if summed else (b"", b"")
-        except (ValueError, RecursionError):
-            raise self._foreign(number) from None
-        if number == 0 and isinstance(record, dict) and record.get("journal") == 1:
-            raise ArgumentError(
-                f"--resume {self._path} is from an older cxlemu and has no checksums: give another file, for a new "
-                "journal"
-            )
-        if not isinstance(record, dict) or not summed:
-            raise self._foreign(number)
-        if line != as_written:
-            raise ArgumentError(
-                f"--resume {self._path}: line {number + 1} was changed after it was written, or a line before it was "
-                "taken out: its checksum does not match; give another file"
-            )
-        if number and not _is_case(record):
-            raise self._foreign(number)
-        self._digest = after
-        return record
-
-    def _line(self, record: Mapping[str, Any]) -> tuple[bytes, bytes]:
-        text = json.dumps(record, sort_keys=True, separators=(",", ":")).encode()
-        digest = hashlib.blake2b(self._digest + text, digest_size=DIGEST_BYTES).digest()
-        return digest, text[:-1] + f',"{CHECKSUM}":"{digest.hex()}"}}\n'.encode()
-
-    def _check_first(self, record: Mapping[str, Any]) -> None:
-        if record.get("journal") != VERSION:
-            raise self._foreign(0)
-        if record != json.loads(json.dumps(self._first)):
-            raise ArgumentError(
-                f"--resume {self._path} is of another campaign: give the same flags as then, or another file"
-            )
-
-    def _foreign(self, number: int) -> ArgumentError:
-        return ArgumentError(f"--resume {self._path}: line {number + 1} is not a campaign's; give another file")
-
-    def add(self, record: Mapping[str, Any]) -> None:
-        """Append a record; it is in the kernel's hands when this returns."""
-        self._digest, line = self._line(record)
-        self._file.write(line)
-        self._file.flush()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
+        super().__init__(path, "campaign", campaign, _is_case)
 
 
 def _is_case(record: Mapping[str, Any]) -> bool:

@@ -97,6 +97,11 @@ class DamagePlace(Places):
     help="With --every: number of lines that leave a cache by chance in an execution.  [default: 0]",
 )
 @option("budget", help="With --every, --crash every and the like: limit for the whole search.  [default: 60s]")
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path),
+    help="With --every: journal file; what was covered is added to it, and not covered again.",
+)
 @click.option("--keep-going", is_flag=True, help="Continue with the other runs after one fails.")
 @click.option(
     "--shrink",

@@ -39,12 +39,13 @@ def every(
     error_exitcode: int,
     json_file: Path | None,
     outputs: tuple[Path | None, Path | None, Path | None],
+    resume: Path | None,
 ) -> None:
     """EverySearch, print and write what was found, and exit with the code that the help of the command tells."""
     covered = EveryCoverage(limits)
     try:
         with stops_exit():
-            for _, so_far in counting(explore(setting, limits, reasons), "executions", out=out):
+            for _, so_far in counting(explore(setting, limits, reasons, resume), "executions", out=out):
                 covered = so_far
             failed = covered.failed and _repeatable(out, setting, covered.failed, shrink_s)
     except (KeyboardInterrupt, SystemExit):

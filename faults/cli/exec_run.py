@@ -59,6 +59,7 @@ def run(
     preemptions: int | None,
     evictions: int | None,
     budget_s: float | None,
+    resume: Path | None,
     keep_going: bool,
     shrink_s: float,
     crash: tuple[int | None, int | None] | None,
@@ -134,6 +135,8 @@ def run(
             "--every injects no faults but --crash every: leave --crash HOST@STEP, --link-down, --poison and "
             "--lose-card out"
         )
+    if resume and (not every or crash):
+        raise ArgumentError("--resume is for a search without crashes: add --every, and leave --crash out")
     if every and coherent:
         raise ArgumentError("--every does not model coherent ranges: leave --coherent out")
     trace, choices = _replayed(replay, hosts) if replay is not None else (None, _choices(seeds, seed, worst_case))
@@ -173,6 +176,7 @@ def run(
             error_exitcode=error_exitcode,
             json_file=json_file,
             outputs=(sarif, html, litmus),
+            resume=resume,
         )
     if breaks:
         search_crashes(

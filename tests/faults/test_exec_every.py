@@ -1,8 +1,11 @@
 """``cxlemu exec --every``: equal verdicts with and without the reduction, whole programs."""
 
+import contextlib
 import json
+import signal
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import date
 from itertools import count, takewhile
 from pathlib import Path
@@ -11,10 +14,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cxlemu.cli import main
-from faults.programs.every.explore import EveryCoverage, EveryLimits, _judge
+from faults.programs.every.explore import EveryCoverage, EveryLimits, _judge, explore
 from faults.programs.every.search import EverySearch
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
-from tests.helpers.every_programs import POOL, compared, setting, verdicts
+from faults.verdict import Verdict
+from tests.helpers.every_programs import POOL, compared, seen, setting, verdicts
 from tests.helpers.pool_programs import build, on_x86
 
 HERE = Path(__file__).parent
@@ -183,6 +187,45 @@ def test_a_spent_budget_is_unknown(litmus: Path) -> None:
     assert "the budget of 1 s is spent" in result.output
 
 
+# --- a search in several calls ----------------------------------------------------------------------------------------
+
+
+def test_a_search_that_is_resumed_comes_to_what_one_call_comes_to(litmus: Path, tmp_path: Path) -> None:
+    """Each call is stopped in a run, at whose place the next one goes on; the last one finds nothing left."""
+    words = "y:0:1 : g:64:2 g:0:2"
+    its, journal = replace(setting(litmus, words), deadline_s=60), tmp_path / "journal"
+    whole = {seen(result) for result, _ in explore(its, EveryLimits())}
+    found: set[str] = set()
+    for resumed in (0, 3, 6):
+        *runs, (_, covered) = explore_until(its, journal, resumed + 3)
+        found |= {seen(result) for result, _ in runs}
+        assert covered.resumed == resumed
+    assert found == whole and covered.executions == 8 and covered.verdict is Verdict.OK
+    (_, covered), *more = explore(its, EveryLimits(), resume=journal)
+    assert not more and covered.executions == covered.resumed == 8
+    assert "ok: every interleaving, 8 executions (8 of them in earlier calls)" in covered.sentence()
+
+
+def explore_until(its: ExecSetting, journal: Path, executions: int) -> list[tuple[RunResult, EveryCoverage]]:
+    """Make runs; behind this many executions comes Ctrl-C, which waits for the next run."""
+    runs: list[tuple[RunResult, EveryCoverage]] = []
+    with contextlib.suppress(KeyboardInterrupt):
+        for result, covered in explore(its, EveryLimits(), resume=journal):
+            runs.append((result, covered))
+            if covered.executions == executions:
+                signal.raise_signal(signal.SIGINT)
+    return [*runs, runs[-1]]
+
+
+def test_the_journal_of_another_search_is_refused(litmus: Path, tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    for words, code in (("s:0:1 f:0 x", 0), ("s:0:2 f:0 x", 2)):
+        given = f"{litmus} {POOL} {words} : {litmus} {POOL} l:0".split()
+        result = invoke("--pool", f"{POOL}=2M", "--no-check", "--resume", str(journal), "--", *given)
+        assert result.exit_code == code, result.output
+    assert "is of another search" in result.output
+
+
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
@@ -191,6 +234,7 @@ def test_a_spent_budget_is_unknown(litmus: Path) -> None:
         (["--every", "--crash", "0@5"], "--every injects no faults but --crash every"),
         (["--preemptions", "2"], "--preemptions is for a search: add --every"),
         (["--budget", "2s"], "--budget is for a search: add --every"),
+        (["--resume", "j"], "--resume is for a search without crashes"),
     ],
 )
 def test_what_does_not_go_together_is_bad_input(flags: list[str], says: str) -> None:

@@ -62,7 +62,7 @@ EXCEPTIONS = {
     "cxlemu/world/orphans.py:_folders": KERNEL,
     "cxlemu/world/orphans.py:_is_orphan": KERNEL,
     "cxlemu/world/orphans.py:_writes": KERNEL,
-    "faults/campaign/journal.py:__init__": "it is appended to as well, and is a regular file or refused",
+    "faults/journal.py:__init__": "it is appended to as well, and is a regular file or refused",
     "faults/programs/area.py:_sweep": RUN,
     "faults/programs/area.py:making": RUN,
     "faults/programs/processes.py:_exit": RUN,

@@ -46,14 +46,14 @@ class CrashSearch(EverySearch[RunResult]):
         return result, trace
 
     def _explore(self, branch: Branch | None) -> RunResult:
-        if not self._same_crash and not any(place.does(self._crash) for place in self._places):
+        if not self._same_crash and not any(place.does(self._crash) for place in self.places[:-1]):
             self._lost.clear()
         self._same_crash = False
         return super()._explore(branch)
 
     def _again(self) -> None:
         """Lose one more store of the last line of which more can be lost."""
-        place = self._places[-1]
+        place = self.places[-1]
         if not place.does(self._crash):
             return
         while self._lost:
@@ -80,4 +80,4 @@ class CrashSearch(EverySearch[RunResult]):
         first = next((k for k in steps if trace.events[k].stage == self._last), len(trace.events))
         behind = max((k for k in steps if k < first), default=0)
         for k in (behind,) if self._reduced else range(behind + 1):
-            self._places[k].add(self._crash)
+            self.places[k].add(self._crash)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+from cxlemu.signals import StopsWait
 from cxlemu.units import counted
+from cxlemu.version import __version__
+from faults.journal import JournalFile
 from faults.programs.crashes import Losses, only_dirty
 from faults.programs.every.crashes import CrashSearch
 from faults.programs.every.events import Trace, holds_nt, read
+from faults.programs.every.saved import is_saved, restored, saved
 from faults.programs.every.search import EverySearch, Turns
 from faults.programs.judge import matches_more, suppress
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult, untouched
@@ -21,6 +28,7 @@ from faults.programs.turns import crash_in
 from faults.verdict import Verdict
 
 KEPT = 10  # runs with warnings, for the report
+SAVED_EACH_S = 30.0  # in a journal, beside the end of a call
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,7 @@ class EveryCoverage:
     runs: int = 0
     steps: int = 0  # of all runs
     seconds: float = 0.0
+    resumed: int = 0  # executions of earlier calls among them
     failed: RunResult | None = None  # the first run that shows a mistake
     dirty: RunResult | None = None  # of a search with crashes: a run that only leaves lines that were never flushed
     shown: list[RunResult] = field(default_factory=list)  # runs to report on
@@ -68,6 +77,7 @@ class EveryCoverage:
         if self.limits.crashes:
             each += f", {counted(self.crashes, 'crash', 'crashes')}"
         caches = f"{'at most one eviction' if self.limits.evictions else 'no evictions'} by chance in each"
+        each += f" ({self.resumed} of them in earlier calls)" if self.resumed else ""
         how = f"{each}; lines may be fetched and may arrive at any time, {caches}"
         if self.verdict is Verdict.OK:
             return f"ok: {self.limits}, {how}"
@@ -77,8 +87,16 @@ class EveryCoverage:
         return f"unknown: {how}, {rate}"
 
 
+class _CutShort(Exception):  # no error
+    """The budget ended before this run did, so the search has not taken it up."""
+
+    def __init__(self, result: RunResult) -> None:
+        super().__init__()
+        self.result = result
+
+
 def explore(
-    setting: ExecSetting, limits: EveryLimits, reasons: Sequence[Suppression] = ()
+    setting: ExecSetting, limits: EveryLimits, reasons: Sequence[Suppression] = (), resume: Path | None = None
 ) -> Iterator[tuple[RunResult, EveryCoverage]]:
     """Make run after run, until one fails, all were made, or the budget is spent.
 
@@ -86,25 +104,50 @@ def explore(
         setting: What the runs have in common.
         limits: How far to go.
         reasons: Findings that do not make a run fail.
+        resume: A journal with what earlier calls have covered, to which this one adds; not of crashes.
 
     Yields:
         Each run, and what was covered with it; the last one tells what the search has come to.
     """
     covered = EveryCoverage(limits)
-    with ForkServers() as servers:
+    with ForkServers() as servers, contextlib.ExitStack() as stack:
         covered.anew = servers.anew
-        yield from _runs(replace(setting, every=True, show=False), covered, reasons, servers)
+        journal = (
+            stack.enter_context(JournalFile(resume, "search", _whose(setting, limits), is_saved)) if resume else None
+        )
+        stops = stack.enter_context(StopsWait())
+        yield from _runs(replace(setting, every=True, show=False), covered, reasons, servers, stops, journal)
+
+
+def _whose(setting: ExecSetting, limits: EveryLimits) -> dict[str, Any]:
+    """Name a search: what its executions depend on, with the sizes and times of the files."""
+    programs = [shutil.which(command.words[0]) for command in setting.commands]
+    files = [Path(name).stat() for name in (*programs, *(pool.content for pool in setting.pools)) if name]
+    return {
+        "version": __version__,
+        "setting": repr(replace(setting, deadline_s=0.0)),
+        "limits": repr(replace(limits, budget_s=0.0)),
+        "files": [[file.st_size, file.st_mtime_ns] for file in files],
+    }
 
 
 def _runs(
-    setting: ExecSetting, covered: EveryCoverage, reasons: Sequence[Suppression], servers: ForkServers
+    setting: ExecSetting,
+    covered: EveryCoverage,
+    reasons: Sequence[Suppression],
+    servers: ForkServers,
+    stops: StopsWait,
+    journal: JournalFile | None,
 ) -> Iterator[tuple[RunResult, EveryCoverage]]:
     began, limits = time.monotonic(), covered.limits
 
     def once(turns: Turns, sure: int, losses: Losses | None = None) -> tuple[RunResult, Trace]:
         left = max(began + limits.budget_s - time.monotonic(), 0.1)
         hurried = replace(setting, deadline_s=min(setting.deadline_s, left))
-        result = run(hurried, RunChoice(None, 0, turns, losses), servers)
+        with stops.come():
+            result = run(hurried, RunChoice(None, 0, turns, losses), servers)
+        if result.ending is RunEnding.DEADLINE and left < setting.deadline_s and not result.failed:
+            raise _CutShort(suppress(setting, result, reasons))
         trace = read(result.record, result.turns, sure, setting.coherent, result.invariants)
         covered.past_caches |= holds_nt(result.record)
         result.record = (0, b"")
@@ -115,7 +158,8 @@ def _runs(
     crashing = [CrashSearch(once, host, last, **how) for host in limits.crashes]
     searches: Sequence[EverySearch[RunResult]] = crashing or [EverySearch(once, **how)]
     for search in searches:
-        if not (yield from _searched(search, setting, covered, began, more=search is not searches[-1])):
+        more = search is not searches[-1]
+        if not (yield from _searched(search, setting, covered, began, more=more, journal=journal)):
             break
     else:
         if crashing and not any(search.leaves for search in crashing):
@@ -126,42 +170,94 @@ def _runs(
 
 
 def _searched(
-    search: EverySearch[RunResult], setting: ExecSetting, covered: EveryCoverage, began: float, *, more: bool
+    search: EverySearch[RunResult],
+    setting: ExecSetting,
+    covered: EveryCoverage,
+    began: float,
+    *,
+    more: bool,
+    journal: JournalFile | None,
 ) -> Generator[tuple[RunResult, EveryCoverage], None, bool]:
     """Make the runs of one search, behind which there are ``more``; returns whether to go on with them."""
     limits, executions, crashes = covered.limits, covered.executions, covered.crashes
     unfired: dict[str, str] | None = None
-    for result in search.all():
-        covered.runs, covered.executions = covered.runs + 1, executions + search.executions
-        covered.steps, covered.seconds = covered.steps + result.steps, time.monotonic() - began
-        crashed = crash_in(result.choice.script)
-        if isinstance(search, CrashSearch):
-            covered.crashes = crashes + search.crashes
-            if result.failed and not crashed and only_dirty(result):  # a crash tells what the missing flush does
-                covered.dirty = covered.dirty or result
-                result = replace(result, findings=[])
-        _judge(covered, setting, result, search)
-        warns = result.warnings and len(covered.shown) < KEPT
-        if not covered.shown or warns or result.failed or matches_more(result, covered.shown):
-            covered.shown.append(result)
-        spent, left = covered.seconds >= limits.budget_s, search.open_places()
-        if not crashed:  # else it may have been before what is asked for
-            unfired = result.unfired if unfired is None else {k: v for k, v in unfired.items() if k in result.unfired}
-        if not left:
-            covered.undecided |= dict.fromkeys((unfired or {}).values())
-        if spent and not result.failed and (left or more or result.ending is RunEnding.DEADLINE):
-            covered.undecided[f"the budget of {limits.budget_s:g} s is spent (--budget)"] = None
-        if result.failed:
-            covered.failed = result
-        yield result, covered
-        if result.failed or spent or untouched(setting, [result]):
-            return False
-    return True
+    earlier_s, saved_at = 0.0, began
+    if journal and journal.done:
+        unfired = _resume(search, covered, journal.done[-1])
+        earlier_s = covered.seconds
+
+    def save() -> None:
+        if journal:
+            plain = {name: getattr(covered, name) for name in ("executions", "runs", "steps", "seconds", "past_caches")}
+            plain |= {"undecided": [why for why in covered.undecided if why != _spent(limits)], "unfired": unfired}
+            journal.add(plain | saved(search.places))
+
+    try:
+        for result in search.all() if search.places or not search.executions else _shown_again(search):
+            covered.runs, covered.executions = covered.runs + 1, executions + search.executions
+            covered.steps, covered.seconds = covered.steps + result.steps, earlier_s + time.monotonic() - began
+            crashed = crash_in(result.choice.script)
+            if isinstance(search, CrashSearch):
+                covered.crashes = crashes + search.crashes
+                if result.failed and not crashed and only_dirty(result):  # a crash tells what the missing flush does
+                    covered.dirty = covered.dirty or result
+                    result = replace(result, findings=[])
+            _judge(covered, setting, result, search)
+            warns = result.warnings and len(covered.shown) < KEPT
+            if not covered.shown or warns or result.failed or matches_more(result, covered.shown):
+                covered.shown.append(result)
+            spent, left = time.monotonic() - began >= limits.budget_s, search.open_places()
+            if not crashed:  # else it may have been before what is asked for
+                unfired = (
+                    result.unfired if unfired is None else {k: v for k, v in unfired.items() if k in result.unfired}
+                )
+            if not left:
+                covered.undecided |= dict.fromkeys((unfired or {}).values())
+            if spent and not result.failed and (left or more):
+                covered.undecided[_spent(limits)] = None
+            if result.failed:
+                covered.failed = result
+            elif time.monotonic() - saved_at > SAVED_EACH_S:
+                save()
+                saved_at = time.monotonic()
+            yield result, covered
+            if result.failed or spent or untouched(setting, [result]):
+                return False
+        return True
+    except _CutShort as cut:
+        covered.undecided[_spent(limits)] = None
+        covered.runs, covered.seconds = covered.runs + 1, earlier_s + time.monotonic() - began
+        covered.shown = covered.shown or [cut.result]
+        yield cut.result, covered
+        return False
+    finally:
+        if covered.failed is None:
+            save()
+
+
+def _spent(limits: EveryLimits) -> str:
+    return f"the budget of {limits.budget_s:g} s is spent (--budget)"
+
+
+def _resume(search: EverySearch[RunResult], covered: EveryCoverage, record: Mapping[str, Any]) -> dict[str, str] | None:
+    """Go on where an earlier call has stopped; returns what had no effect in any of its runs."""
+    for name in ("executions", "runs", "steps", "seconds", "past_caches"):
+        setattr(covered, name, record[name])
+    covered.undecided |= dict.fromkeys(record["undecided"])
+    covered.resumed = search.executions = covered.executions
+    search.places = restored(record)
+    unfired: dict[str, str] | None = record["unfired"]
+    return unfired
+
+
+def _shown_again(search: EverySearch[RunResult]) -> Iterator[RunResult]:
+    """Make the first run of a search that is over, for the report."""
+    yield search.first()
 
 
 def _judge(covered: EveryCoverage, setting: ExecSetting, result: RunResult, search: EverySearch[RunResult]) -> None:
     """Note why a run does not count, or what the search cannot cover."""
-    if result.ending is RunEnding.DEADLINE and covered.seconds < covered.limits.budget_s:
+    if result.ending is RunEnding.DEADLINE and not result.failed:
         covered.undecided[f"an execution was ended after {setting.deadline_s:g} s (--deadline-s)"] = None
     if result.notes:
         covered.undecided["an execution may not repeat: " + result.notes[0]] = None

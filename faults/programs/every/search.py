@@ -31,11 +31,16 @@ class Branch:
 
     def first_way(self) -> list[RunEvent]:
         """List the events up to the end of the first branch."""
-        return [] if self.event is None else [self.event, *(self.behind[0].first_way() if self.behind else ())]
+        way: list[RunEvent] = []
+        branches = [self]
+        while branches and (event := branches[0].event) is not None:
+            way.append(event)
+            branches = branches[0].behind
+        return way
 
 
 @dataclass
-class _Place:
+class Place:
     """A place in an execution: what was done there, and what is still to be tried instead."""
 
     event: RunEvent | None  # what this execution does there; None: nothing new
@@ -83,7 +88,7 @@ class EverySearch(Generic[Ran]):
         reduced: bool = True,
     ) -> None:
         self._run, self._bound, self._evictions, self._reduced = run, preemptions, evictions, reduced
-        self._places: list[_Place] = []
+        self.places: list[Place] = []
         self.executions = 0  # those that differ
         self.repeated = 0  # runs that showed nothing new
         self.strayed = (
@@ -93,28 +98,28 @@ class EverySearch(Generic[Ran]):
 
     def all(self) -> Iterator[Ran]:
         """Make every run, the one without any choice first."""
-        yield self._explore(None)
-        while self._places:
-            place = self._places[-1]
+        if not self.executions:
+            yield self._explore(None)
+        while self.places:
             self._again()
-            left = self._left(place)
-            if not left:
-                self._places.pop()
-                continue
-            if place.event is not None:
-                place.done[place.event.actor] = place.event
-            place.event = None
-            place.todo.remove(left[0])
-            yield self._explore(left[0])
+            left = self._left(self.places[-1])
+            if left:
+                yield self._explore(left[0])
+            else:
+                self.places.pop()
+
+    def first(self) -> Ran:
+        """Make the run without any choice."""
+        return self._run((), 0)[0]
 
     def _again(self) -> None:
         """Let the last place be tried again with the event that it has, if that may come out otherwise."""
 
     def open_places(self) -> int:
         """Count the places in the last execution at which something is still to be tried."""
-        return sum(bool(self._left(place)) for place in self._places)
+        return sum(bool(self._left(place)) for place in self.places)
 
-    def _left(self, place: _Place) -> list[Branch]:
+    def _left(self, place: Place) -> list[Branch]:
         return [
             branch
             for branch in place.todo
@@ -124,16 +129,19 @@ class EverySearch(Generic[Ran]):
         ]
 
     def _explore(self, branch: Branch | None) -> Ran:
-        """Run the events up to the last place, then a branch there, and go on."""
-        begun = [place.event for place in self._places if place.event is not None]
+        """Run the events up to the last place, then a branch there, and go on; nothing changes before the run's end."""
+        begun = [place.event for place in self.places[:-1] if place.event is not None]
         lead, chosen = (branch.first_way(), branch.actor) if branch else ([], None)
         turns = turns_of([*begun, *lead], None if lead else chosen)
         result, trace = self._run(turns, steps_of(turns))
         self.incomplete += not trace.complete
         events, offset = trace.events, len(begun)
-        if chosen is not None:
-            place = self._places[-1]
-            place.done[chosen] = None
+        if branch is not None:
+            place = self.places[-1]
+            if place.event is not None:
+                place.done[place.event.actor] = place.event
+            place.event, place.done[chosen] = None, None
+            place.todo.remove(branch)
             if not all(map(RunEvent.same_as, begun, events)) or not _begins(events, offset, chosen):
                 evicts = isinstance(chosen, tuple) and chosen[0] == EVICT
                 self.strayed += not evicts  # a line that is not there cannot leave
@@ -152,7 +160,7 @@ class EverySearch(Generic[Ran]):
         ahead = branch.behind if branch else []
         for k in range(offset, len(events)):
             place = self._next_place(trace, k)
-            self._places.append(place)
+            self.places.append(place)
             if ahead:
                 (first, *place.todo), ahead = ahead, ahead[0].behind
                 self.strayed += not _begins(events, k, first.actor)
@@ -170,12 +178,12 @@ class EverySearch(Generic[Ran]):
             self._branch(trace)
         return result
 
-    def _next_place(self, trace: Trace, k: int) -> _Place:
+    def _next_place(self, trace: Trace, k: int) -> Place:
         """Make the place of an event that the run went on with by itself."""
         event, enabled = trace.events[k], trace.enabled[k]
-        if not self._places:
-            return _Place(event, enabled, {}, None, True, 0, 0)
-        last = self._places[-1]
+        if not self.places:
+            return Place(event, enabled, {}, None, True, 0, 0)
+        last = self.places[-1]
         assert last.event is not None
         asleep: dict[Actor, RunEvent] = {}
         if self._reduced:
@@ -190,7 +198,7 @@ class EverySearch(Generic[Ran]):
         thread = stays if isinstance(stays, int) else last.thread
         switches = isinstance(event.actor, int) and event.actor != thread
         evictions = last.evictions + _evicts(last.event)
-        return _Place(event, enabled, asleep, thread, switches, last.cost(stays), evictions)
+        return Place(event, enabled, asleep, thread, switches, last.cost(stays), evictions)
 
     # --- what else to try --------------------------------------------------------------------------------------------
 
@@ -208,7 +216,7 @@ class EverySearch(Generic[Ran]):
         for first in event.races:
             between = [k for k in range(first + 1, offset) if not events[k].before >> first & 1]
             later = {k: events[k] for k in between} | {offset: event}
-            place = self._places[first]
+            place = self.places[first]
             initials = [
                 k
                 for k in _initials(later)
@@ -229,8 +237,8 @@ class EverySearch(Generic[Ran]):
                     place.add(actor)
             for actor in {*(later[k].actor for k in initials), waits_for[0] if waits_for else mover}:
                 for where in (first, began):
-                    if isinstance(actor, int) and actor in self._places[where].enabled:
-                        self._places[where].add(actor)
+                    if isinstance(actor, int) and actor in self.places[where].enabled:
+                        self.places[where].add(actor)
 
     @staticmethod
     def _turn_began(events: Sequence[RunEvent], offset: int) -> int:
@@ -261,7 +269,7 @@ class EverySearch(Generic[Ran]):
         """Without a reduction: try everything else before each event that other hosts can observe."""
         hosts = {event.actor: event.host for event in trace.events if isinstance(event.actor, int)}
         alone = {host for host in hosts.values() if list(hosts.values()).count(host) == 1}
-        for k, place in enumerate(self._places):
+        for k, place in enumerate(self.places):
             event = place.event
             goes_on = event is not None and place.thread == event.actor and event.host in alone
             if event is None or (goes_on and not event.fetched and not event.arrived):
@@ -303,8 +311,8 @@ class EverySearch(Generic[Ran]):
                     self._try_eviction(k, (EVICT, event.host, *line))
 
     def _try_eviction(self, offset: int, actor: Actor) -> None:
-        if offset < len(self._places) and self._places[offset].evictions < self._evictions:
-            self._places[offset].add(actor)
+        if offset < len(self.places) and self.places[offset].evictions < self._evictions:
+            self.places[offset].add(actor)
 
 
 def _evicts(event: RunEvent) -> bool:
