@@ -92,7 +92,7 @@ def _event(its: RunEvent) -> list[Any]:
 
 def _event_of(plain: Any) -> RunEvent:
     actor, host, waits_for, lines, rest = plain
-    touched = {name: frozenset(map(tuple, its)) for name, its in zip(_LINES, lines, strict=True)}
+    touched: dict[str, Any] = {name: frozenset(map(tuple, its)) for name, its in zip(_LINES, lines, strict=True)}
     return RunEvent(
         _actor(actor),
         host,
@@ -103,4 +103,4 @@ def _event_of(plain: Any) -> RunEvent:
 
 
 def _actor(plain: Any) -> Actor:
-    return plain if isinstance(plain, int) else tuple(plain)  # type: ignore[return-value]  # four numbers
+    return plain if isinstance(plain, int) else tuple(plain)

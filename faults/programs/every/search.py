@@ -131,13 +131,13 @@ class EverySearch(Generic[Ran]):
     def _explore(self, branch: Branch | None) -> Ran:
         """Run the events up to the last place, then a branch there, and go on; nothing changes before the run's end."""
         begun = [place.event for place in self.places[:-1] if place.event is not None]
-        lead, chosen = (branch.first_way(), branch.actor) if branch else ([], None)
-        turns = turns_of([*begun, *lead], None if lead else chosen)
+        lead = branch.first_way() if branch else []
+        turns = turns_of([*begun, *lead], branch.actor if branch and not lead else None)
         result, trace = self._run(turns, steps_of(turns))
         self.incomplete += not trace.complete
         events, offset = trace.events, len(begun)
         if branch is not None:
-            place = self.places[-1]
+            place, chosen = self.places[-1], branch.actor
             if place.event is not None:
                 place.done[place.event.actor] = place.event
             place.event, place.done[chosen] = None, None
