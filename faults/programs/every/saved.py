@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from faults.programs.every.events import Actor, RunEvent
-from faults.programs.every.search import Branch, Place
+from faults.programs.every.search import Branch, TriedPlace
 
 _LINES = ("fetched", "arrived", "cached", "posted", "stored")
 _PLAIN = ("stage", "steps", "stores", "leaves", "yields", "ends")  # what a run says of where it stands is not needed
@@ -21,7 +21,7 @@ def is_saved(record: Mapping[str, Any]) -> bool:
     return record.keys() == FIELDS
 
 
-def saved(places: list[Place]) -> dict[str, Any]:
+def saved(places: list[TriedPlace]) -> dict[str, Any]:
     """Write places: each event once, as most of them sleep at many places."""
     events: dict[RunEvent, int] = {}
 
@@ -37,8 +37,8 @@ def saved(places: list[Place]) -> dict[str, Any]:
             left += its.behind[::-1]
         return plain
 
-    def place(its: Place) -> dict[str, Any]:
-        plain = {field.name: getattr(its, field.name) for field in fields(Place)}
+    def place(its: TriedPlace) -> dict[str, Any]:
+        plain = {field.name: getattr(its, field.name) for field in fields(TriedPlace)}
         return plain | {
             "event": event(its.event),
             "enabled": sorted(its.enabled),
@@ -50,7 +50,7 @@ def saved(places: list[Place]) -> dict[str, Any]:
     return {"places": [place(its) for its in places], "events": [_event(its) for its in events]}
 
 
-def restored(record: Mapping[str, Any]) -> list[Place]:
+def restored(record: Mapping[str, Any]) -> list[TriedPlace]:
     """Read places that `saved` has written."""
     events: list[RunEvent | None] = [*map(_event_of, record["events"]), None]
 
@@ -70,7 +70,7 @@ def restored(record: Mapping[str, Any]) -> list[Place]:
         return roots
 
     return [
-        Place(
+        TriedPlace(
             **its
             | {
                 "event": events[its["event"]],

@@ -40,7 +40,7 @@ class Branch:
 
 
 @dataclass
-class Place:
+class TriedPlace:
     """A place in an execution: what was done there, and what is still to be tried instead."""
 
     event: RunEvent | None  # what this execution does there; None: nothing new
@@ -88,7 +88,7 @@ class EverySearch(Generic[Ran]):
         reduced: bool = True,
     ) -> None:
         self._run, self._bound, self._evictions, self._reduced = run, preemptions, evictions, reduced
-        self.places: list[Place] = []
+        self.places: list[TriedPlace] = []
         self.executions = 0  # those that differ
         self.repeated = 0  # runs that showed nothing new
         self.strayed = (
@@ -119,7 +119,7 @@ class EverySearch(Generic[Ran]):
         """Count the places in the last execution at which something is still to be tried."""
         return sum(bool(self._left(place)) for place in self.places)
 
-    def _left(self, place: Place) -> list[Branch]:
+    def _left(self, place: TriedPlace) -> list[Branch]:
         return [
             branch
             for branch in place.todo
@@ -178,11 +178,11 @@ class EverySearch(Generic[Ran]):
             self._branch(trace)
         return result
 
-    def _next_place(self, trace: Trace, k: int) -> Place:
+    def _next_place(self, trace: Trace, k: int) -> TriedPlace:
         """Make the place of an event that the run went on with by itself."""
         event, enabled = trace.events[k], trace.enabled[k]
         if not self.places:
-            return Place(event, enabled, {}, None, True, 0, 0)
+            return TriedPlace(event, enabled, {}, None, True, 0, 0)
         last = self.places[-1]
         assert last.event is not None
         asleep: dict[Actor, RunEvent] = {}
@@ -198,7 +198,7 @@ class EverySearch(Generic[Ran]):
         thread = stays if isinstance(stays, int) else last.thread
         switches = isinstance(event.actor, int) and event.actor != thread
         evictions = last.evictions + _evicts(last.event)
-        return Place(event, enabled, asleep, thread, switches, last.cost(stays), evictions)
+        return TriedPlace(event, enabled, asleep, thread, switches, last.cost(stays), evictions)
 
     # --- what else to try --------------------------------------------------------------------------------------------
 
