@@ -22,6 +22,7 @@ _AGAIN_S = 0.05  # until a destructor that swallowed a stop is over
 _PATIENT_S = 2.0  # most imports end sooner; one of a user's file may run a whole world
 _IMPORTING = "<frozen importlib._bootstrap>"
 _ASKED_BY_C = frozenset({"__getattr__", "__getattribute__", "__eq__", "__hash__", "__len__", "__bool__", "__index__"})
+_TO_THE_END = _ASKED_BY_C | {"__exit__"}  # who leaves a context would otherwise leave behind what it takes away
 _leave_process = os._exit  # the system's own, whatever stands in its place while code of users runs
 
 
@@ -121,7 +122,8 @@ def stops_exit(stops: Set[signal.Signals] = STOPS) -> Iterator[None]:
 
     Python swallows what is raised in a destructor or a callback of a weak reference, such as those of every import, and
     tells `sys.unraisablehook` alone: a stop that ends there comes again. Modules in C may swallow it while they are
-    imported, and where they ask an object for what it may lack, as NumPy does: a stop comes again after those as well.
+    imported, and where they ask an object for what it may lack, as NumPy does: a stop comes again after those as well,
+    and after an `__exit__`, which takes away what its context has made.
     """
     stopped_at: float | None = None
     patience_ends: float | None = None
@@ -135,7 +137,7 @@ def stops_exit(stops: Set[signal.Signals] = STOPS) -> Iterator[None]:
         if stopped_at is not None and now < stopped_at + _CLEAN_UP_S:
             return
         patience_ends = patience_ends or now + _PATIENT_S
-        if now < patience_ends and _may_be_swallowed(frame):
+        if now < patience_ends and _is_too_early(frame):
             _thread.start_new_thread(come_again, (number,))
             return
         stopped_at = now
@@ -217,9 +219,9 @@ class StopsWait:
             self._open = False
 
 
-def _may_be_swallowed(frame: FrameType | None) -> bool:
+def _is_too_early(frame: FrameType | None) -> bool:
     while frame is not None:
-        if frame.f_code.co_filename == _IMPORTING or frame.f_code.co_name in _ASKED_BY_C:
+        if frame.f_code.co_filename == _IMPORTING or frame.f_code.co_name in _TO_THE_END:
             return True
         frame = frame.f_back
     return False

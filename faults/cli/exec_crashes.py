@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ def crashes(
     """
     covered, runs = _search(setting, breaks, hosts, budget_s, reasons)
     try:
-        with stops_exit():
+        with stops_exit(), closing(runs):
             for _, so_far in counting(runs, "crashes" if breaks == "--crash" else "runs", out=out):
                 covered = so_far
             setting = replace(setting, **covered.broken)  # type: ignore[arg-type]
@@ -79,7 +80,7 @@ def crashes(
 
 def _search(
     setting: ExecSetting, breaks: str, hosts: Sequence[int], budget_s: float, reasons: Sequence[Suppression]
-) -> tuple[CrashCoverage, Iterator[tuple[RunResult, CrashCoverage]]]:
+) -> tuple[CrashCoverage, Generator[tuple[RunResult, CrashCoverage], None, None]]:
     if breaks == "--crash":
         return CrashCoverage(hosts, budget_s), crash_everywhere(setting, hosts, budget_s, reasons)
     what = "poison" if breaks == "--poison" else "lose"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,8 +45,8 @@ def every(
     """EverySearch, print and write what was found, and exit with the code that the help of the command tells."""
     covered = EveryCoverage(limits)
     try:
-        with stops_exit():
-            for _, so_far in counting(explore(setting, limits, reasons, resume), "executions", out=out):
+        with stops_exit(), closing(explore(setting, limits, reasons, resume)) as runs:
+            for _, so_far in counting(runs, "executions", out=out):
                 covered = so_far
             failed = covered.failed and _repeatable(out, setting, covered.failed, shrink_s)
     except (KeyboardInterrupt, SystemExit):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -72,7 +72,7 @@ class CrashCoverage:
 
 def crash_everywhere(
     setting: ExecSetting, hosts: Sequence[int], budget_s: float, reasons: Sequence[Suppression] = ()
-) -> Iterator[tuple[RunResult, CrashCoverage]]:
+) -> Generator[tuple[RunResult, CrashCoverage], None, None]:
     """Make run after run, until one fails, all were made, or the budget is spent.
 
     Args:

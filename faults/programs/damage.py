@@ -7,7 +7,7 @@ a card, behind each such step of any of its lines.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from cxlemu.memory.line import LINE_BYTES
@@ -50,7 +50,7 @@ class DamageCoverage(CrashCoverage):
 
 def damage_everywhere(
     setting: ExecSetting, what: str, budget_s: float, reasons: Sequence[Suppression] = ()
-) -> Iterator[tuple[RunResult, DamageCoverage]]:
+) -> Generator[tuple[RunResult, DamageCoverage], None, None]:
     """Make run after run, until one fails, all were made, or the budget is spent.
 
     Args:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import select
 import signal
@@ -17,13 +16,21 @@ from faults.programs.area import GOING_ON, NO_PROGRESS, RUNNING, STARTING, Area,
 from faults.programs.commands import Command
 from faults.programs.doing import doing, sleeps
 from faults.programs.result import ExecSetting, Exit, RunEnding, RunResult, crashed_host
-from faults.programs.servers import NO_SERVER, VARIABLE, ForkServers, ServedProcess, children, same_addresses
+from faults.programs.servers import (
+    NO_SERVER,
+    VARIABLE,
+    ForkServers,
+    ServedProcess,
+    adopt,
+    children,
+    end_children,
+    same_addresses,
+)
 
 LOOK_MS = 20  # how often the driver looks for a thread that sleeps while all others wait for it
 SLEEPING_LOOKS, COMPUTING_LOOKS, STARTING_LOOKS = 3, 250, 25
 OUTPUT_BYTES_MAX = 1 << 16
 END_S = 10.0
-_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 
 
 class RunProcesses:
@@ -49,7 +56,7 @@ class RunProcesses:
         self._looks = 0
         self._others = servers.others if servers else children()  # of ours, which are no part of the run
         self._anew = servers is None  # whether a command was started without a server, which says what is left
-        self._adopting = _adopt(True)
+        self._adopting = adopt(True)
 
     def all_stages(self) -> None:
         """Run the stages, one after another, as long as nothing fails."""
@@ -66,10 +73,13 @@ class RunProcesses:
             if self._result.ending is not RunEnding.ENDED:
                 return
 
-    def end_all(self) -> None:
+    def __enter__(self) -> RunProcesses:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Kill what is left, and wait for it."""
         self._area.stop()
-        for process, _ in self._live.values():
+        for process, _first in self._live.values():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
         self._notice()
@@ -81,22 +91,17 @@ class RunProcesses:
         while (self._live or self._pidfds.keys() - self._gone or self._orphans()) and time.monotonic() < ends:
             self._poll.poll(LOOK_MS)
             self._notice()
-        _adopt(self._adopting)
+        adopt(self._adopting)
         for fd in self._pidfds.values():
             os.close(fd)
 
     def _orphans(self) -> bool:
-        """Kill what the commands left behind; return whether there was any: what each of these leaves comes next."""
+        """Kill what the commands left behind; return whether there was any."""
         if self._servers and self._servers.end_those_left():
             self._anew = True
         if not self._anew:
             return False
-        left = children() - self._others
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError, ChildProcessError):
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, os.WNOHANG)
-        return bool(left)
+        return end_children(self._others)
 
     def _start(self, number: int, command: Command, thread: int) -> None:
         environment = {
@@ -185,7 +190,7 @@ class RunProcesses:
         asked = code == -signal.SIGKILL and (crashed or ended_by_us)
         asked |= code == -signal.SIGBUS and self._breaks and self._setting.commands[number].stage < self._last
         text = ""
-        if not self._setting.show:
+        if not self._setting.show and self._output(number).exists():  # else it was killed before it began
             with self._output(number).open("rb") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - OUTPUT_BYTES_MAX))
                 text = file.read(OUTPUT_BYTES_MAX).decode(errors="replace")
@@ -218,11 +223,3 @@ class RunProcesses:
         if self._area.outside(thread):
             name = Path(self._setting.commands[thread.command].words[0]).name
             self._result.notes.append(f"{name} {why}: the others go on, so the same token may not give the same trace")
-
-
-def _adopt(adopt: bool) -> bool:
-    """Let orphans among our descendants become our children, or not; return whether they did."""
-    prctl, before = ctypes.CDLL(None).prctl, ctypes.c_int()
-    prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
-    prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(adopt), 0, 0, 0)
-    return bool(before.value)

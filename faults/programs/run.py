@@ -36,11 +36,8 @@ def run(setting: ExecSetting, choice: RunChoice, servers: ForkServers | None = N
         _fill(area, setting)
         area.check_room()
         result = RunResult(choice)
-        running = RunProcesses(area, setting, result, servers)
-        try:
+        with RunProcesses(area, setting, result, servers) as running:
             running.all_stages()
-        finally:
-            running.end_all()
         area.check_room(failed=result.ending is RunEnding.FAILED)
         status = area.status()
         if status.outcome == NO_PROGRESS:

@@ -13,7 +13,8 @@ import signal
 import socket
 import struct
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
 from faults.programs.area import PATH_BYTES
@@ -24,6 +25,7 @@ ANSWER_S = 30.0
 _REQUEST, _ANSWER = struct.Struct(f"{PATH_BYTES}s4s"), struct.Struct("ii")
 _REFUSALS = ("", "it has threads before main", "it has files open before main")
 _ADDR_NO_RANDOMIZE = 0x0040000
+_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 
 
 class ServedProcess:
@@ -106,12 +108,16 @@ class ForkServers:
         self.anew: dict[str, None] = {}  # which programs are, and why, a sentence each
 
     def __enter__(self) -> ForkServers:
+        self._adopting = adopt(True)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for server in self._servers.values():
             if server:
                 server.close()
+        while kind and end_children(self.others):  # an interrupt may come while a process is made, which nobody knows
+            time.sleep(0.001)
+        adopt(self._adopting)
 
     def start(self, number: int, words: Sequence[str], environment: Mapping[str, str]) -> ServedProcess | None:
         """Make a command's process; None where its program has to be started anew."""
@@ -156,6 +162,24 @@ def children() -> set[int]:
     except ChildProcessError:  # there is none: not worth a walk through all processes
         return set()
     return {int(stat.parent.name) for stat in Path("/proc").glob("[0-9]*/stat") if _parent(stat) == os.getpid()}
+
+
+def end_children(but: Set[int]) -> bool:
+    """Kill the children of this process but those; return whether there was any: what these leave comes next."""
+    left = children() - but
+    for pid in left:
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, os.WNOHANG)
+    return bool(left)
+
+
+def adopt(orphans: bool) -> bool:
+    """Let orphans among our descendants become our children, or not; return whether they did."""
+    prctl, before = ctypes.CDLL(None).prctl, ctypes.c_int()
+    prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(orphans), 0, 0, 0)
+    return bool(before.value)
 
 
 def _parent(stat: Path) -> int:

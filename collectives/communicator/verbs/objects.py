@@ -52,7 +52,7 @@ class ObjectVerbs(Verbs, UnevenVerbs):
         if self.rank != root:
             data = np.empty(int(length[0]), np.uint8)
         self._in_verb("broadcast_object", "broadcast", data, data, root, timeout_s)
-        return obj if self.rank == root else pickle.loads(data)
+        return obj if self.rank == root else pickle.loads(data.data)
 
     def gather_object(self, obj: Any, *, root: int = 0, timeout_s: float | None = None) -> list[Any] | None:
         """Gather an object of every rank at ``root``.
@@ -122,7 +122,7 @@ class ObjectVerbs(Verbs, UnevenVerbs):
         got = np.empty(int(mine[0]), np.uint8)
         send = BlocksGiven(data, "x", self.size, lengths) if given else BlocksGiven(None, "x", self.size)
         self._moved("scatter_object", "scatterv", send, BlocksGiven(got, "out", 1), root, timeout_s)
-        return pickle.loads(got)
+        return pickle.loads(got.data)
 
     def _gathered_objects(
         self, verb: str, collective: str, obj: Any, root: int, timeout_s: float | None
@@ -135,7 +135,7 @@ class ObjectVerbs(Verbs, UnevenVerbs):
         found = self._moved(verb, collective, BlocksGiven(data, "x", 1), receive, root, timeout_s, known=True)
         if found is None:
             return None
-        return [pickle.loads(each) for each in np.split(found, np.cumsum(lengths)[:-1])]
+        return [pickle.loads(each.data) for each in np.split(found, np.cumsum(lengths)[:-1])]
 
     def _moved(
         self,

@@ -97,7 +97,7 @@ class _CutShort(Exception):  # no error
 
 def explore(
     setting: ExecSetting, limits: EveryLimits, reasons: Sequence[Suppression] = (), resume: Path | None = None
-) -> Iterator[tuple[RunResult, EveryCoverage]]:
+) -> Generator[tuple[RunResult, EveryCoverage], None, None]:
     """Make run after run, until one fails, all were made, or the budget is spent.
 
     Args:
