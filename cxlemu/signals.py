@@ -201,10 +201,16 @@ class StopsWait:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
+        self._deliver(sys._getframe())
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._came = number
         if self._open:
+            self._deliver(frame)
+
+    def _deliver(self, frame: FrameType | None) -> None:
+        if (number := self._came) is not None:
+            self._came = None
             self._handlers[number](number, frame)
 
     @contextmanager
@@ -212,8 +218,7 @@ class StopsWait:
         """Let a stop come, also one that has waited."""
         self._open = True
         try:
-            if self._came is not None:
-                self._handlers[self._came](self._came, sys._getframe())
+            self._deliver(sys._getframe())
             yield
         finally:
             self._open = False

@@ -76,7 +76,7 @@ class RunProcesses:
     def __enter__(self) -> RunProcesses:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Kill what is left, and wait for it."""
         self._area.stop()
         for process, _first in self._live.values():
@@ -91,6 +91,8 @@ class RunProcesses:
         while (self._live or self._pidfds.keys() - self._gone or self._orphans()) and time.monotonic() < ends:
             self._poll.poll(LOOK_MS)
             self._notice()
+        if kind and self._servers:
+            self._servers.end()  # before the run's folder goes, in which a process may just begin
         adopt(self._adopting)
         for fd in self._pidfds.values():
             os.close(fd)

@@ -111,13 +111,18 @@ class ForkServers:
         self._adopting = adopt(True)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, *_: object) -> None:
+        self.end()
+        adopt(self._adopting)
+
+    def end(self) -> None:
+        """End the servers and all that they have made, also a process in whose making an interrupt came."""
         for server in self._servers.values():
             if server:
                 server.close()
-        while kind and end_children(self.others):  # an interrupt may come while a process is made, which nobody knows
+        self._servers.clear()
+        while end_children(self.others):
             time.sleep(0.001)
-        adopt(self._adopting)
 
     def start(self, number: int, words: Sequence[str], environment: Mapping[str, str]) -> ServedProcess | None:
         """Make a command's process; None where its program has to be started anew."""

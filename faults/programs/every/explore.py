@@ -110,12 +110,11 @@ def explore(
         Each run, and what was covered with it; the last one tells what the search has come to.
     """
     covered = EveryCoverage(limits)
-    with ForkServers() as servers, contextlib.ExitStack() as stack:
+    with StopsWait() as stops, ForkServers() as servers, contextlib.ExitStack() as stack:
         covered.anew = servers.anew
         journal = (
             stack.enter_context(JournalFile(resume, "search", _whose(setting, limits), is_saved)) if resume else None
         )
-        stops = stack.enter_context(StopsWait())
         yield from _runs(replace(setting, every=True, show=False), covered, reasons, servers, stops, journal)
 
 
@@ -159,7 +158,7 @@ def _runs(
     searches: Sequence[EverySearch[RunResult]] = crashing or [EverySearch(once, **how)]
     for search in searches:
         more = search is not searches[-1]
-        if not (yield from _searched(search, setting, covered, began, more=more, journal=journal)):
+        if not (yield from _searched(search, setting, covered, began, stops, more=more, journal=journal)):
             break
     else:
         if crashing and not any(search.leaves for search in crashing):
@@ -174,6 +173,7 @@ def _searched(
     setting: ExecSetting,
     covered: EveryCoverage,
     began: float,
+    stops: StopsWait,
     *,
     more: bool,
     journal: JournalFile | None,
@@ -220,7 +220,8 @@ def _searched(
             elif time.monotonic() - saved_at > SAVED_EACH_S:
                 save()
                 saved_at = time.monotonic()
-            yield result, covered
+            with stops.come():
+                yield result, covered
             if result.failed or spent or untouched(setting, [result]):
                 return False
         return True
