@@ -270,7 +270,8 @@ PROGRAM_EXPORT int pthread_cond_clockwait(pthread_cond_t *condition, pthread_mut
 }
 
 /* Programs, and the C++ library for atomic waits, futures, latches and semaphores, wait for a word by a system call of their own. A wait
- * may always end early; one with a limit lasts until then, as its caller may count on that. */
+ * may always end early; one with a limit lasts until then, as its caller may count on that. In a search of every interleaving it sleeps,
+ * which ends as unknown. */
 REAL(long, syscall, long, ...)
 static long word_awaited(const uint32_t *word, uint32_t value, const struct timespec *limit, bool relative) {
     const uint64_t from = relative ? clock_now() : 0;
@@ -287,7 +288,8 @@ PROGRAM_EXPORT long syscall(long number, ...) {
     va_start(rest, number);
     for (int k = 0; k < 6; k++) of[k] = va_arg(rest, long);
     va_end(rest);
-    const int asked = number == SYS_futex && scheduled() ? (int)of[1] & FUTEX_CMD_MASK : -1;
+    const bool ours = number == SYS_futex && scheduled() && !here.area->options.every;
+    const int asked = ours ? (int)of[1] & FUTEX_CMD_MASK : -1;
     if (asked != FUTEX_WAIT && asked != FUTEX_WAIT_BITSET)
         return real_syscall()(number, of[0], of[1], of[2], of[3], of[4], of[5]);
     return word_awaited((const uint32_t *)of[0], (uint32_t)of[2], (const struct timespec *)of[3], asked == FUTEX_WAIT);
