@@ -790,7 +790,7 @@ def test_a_collective_is_searched_whole(tmp_path: Path) -> None:
     done = cxlemu("explore", "all_reduce", "-n", 3, "--variant", "two_shot", "--calls", 2, "--json", said)
     assert done.exit_code == 0, done.output
     assert done.output.startswith("all_reduce two_shot of 192 B, 2 calls, 3 ranks: ok, in every execution\n")
-    assert json.loads(said.read_text())["states"] > 1000
+    assert json.loads(said.read_text())["states"] > 100
 
 
 def test_an_algorithm_of_ones_own_is_searched_too() -> None:
