@@ -11,7 +11,7 @@ from cxlemu import _native
 def refuse(it: object) -> NoReturn:
     """Refuse to copy or to pickle what belongs to one rank."""
     raise TypeError(
-        f"a {type(it).__name__} cannot be copied or pickled: it belongs to one rank, which it connects to its peers "
+        f"{type(it).__name__} cannot be copied or pickled: it belongs to one rank, which it connects to its peers "
         f"and the pool"
     )
 

@@ -61,6 +61,10 @@ ROWS = [
     (f"{CAMPAIGN} --kinds nature --engine reference", 2, "engines are for ranks as threads and processes"),
     ("simulate all_reduce -n 2 -b 64K -e 64K --fail link:card-x8@9000000", 3, "nothing failed before the end"),
     ("simulate training --fail link:host-x16@100000000000", 3, "nothing failed before the end of the step"),
+    # an algorithm that is not called
+    (f"run --algorithm {OWN} -n 1", 2, "a call of one rank is a copy, and"),
+    (f"simulate --algorithm {OWN} -n 1", 2, "is not called: give 2 ranks or more"),
+    (f"prove --algorithm {OWN} -n 1 -b 64", 3, "a call of one rank is a copy, and my_all_reduce is not called"),
     # budgets, counts and sizes of nothing
     ("run all_gather -n 2 -b 0 -e 0 --launch threads", 3, "nothing was judged: no result has an element"),
     ("run barrier -n 2 --launch threads", 0, "1 result, 0 wrong"),

@@ -14,7 +14,7 @@ from collectives.cli.run import RANKS, RunFlags
 from collectives.cli.run_memory import adversary_seed, memory_of, number, real_cards, remove_dead_pools, topology_for
 from collectives.cli.run_pace import check_flags, time_scale_of
 from collectives.cli.run_report import RunReport, RunSetup
-from collectives.cli.targets import NEVER, Target, check_applies, check_options, target
+from collectives.cli.targets import NEVER, Target, check_applies, check_called, check_options, target
 from collectives.communicator.calls.transport import check_transport
 from collectives.contracts import COLLECTIVES
 from collectives.defaults import AUTO, DEFAULT_SEED
@@ -54,6 +54,7 @@ def run(ctx: click.Context, asked: RunFlags) -> None:
     check_flags(pace=asked.pace, time_scale=asked.time_scale, sweep=sweep, backend=asked.backend)
     place = _place(asked)
     setup = replace(_setup(asked, what, memory, pool_name, place), faults="" if faults is None else str(faults))
+    check_called(what, setup.ranks)
     sweep = replace(sweep, cluster=ranks_per_cluster(setup.topology, setup.ranks))
     report = RunReport(
         setup, sweep, json_file=asked.json_file, verbose=asked.verbose, silent=bool(place and place.rank)

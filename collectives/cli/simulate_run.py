@@ -14,7 +14,7 @@ from collectives.cli.simulate import SimulateFlags
 from collectives.cli.simulate_failures import cost_of, document_of, failed_ways, too_late
 from collectives.cli.simulate_intervals import check_ranges, row_intervals, told
 from collectives.cli.simulate_table import RowTable
-from collectives.cli.targets import NEVER, Target, check_applies, check_options, target
+from collectives.cli.targets import NEVER, Target, check_applies, check_called, check_options, target
 from collectives.contracts import COLLECTIVES
 from collectives.defaults import AUTO, DEFAULT_SEED, EVERY
 from collectives.sweep.sweep import Case, Sweep, nothing_compared, size_steps
@@ -77,6 +77,7 @@ def run(ctx: click.Context, asked: SimulateFlags) -> None:
     if what.plan is not None:
         ranks = what.plan.ranks
     ranks = ranks or topology.host_count * topology.hosts.ranks_per_host
+    check_called(what, ranks)
     sweep = Sweep(
         collectives=what.collectives or tuple(name for name, contract in COLLECTIVES.items() if contract.among_all),
         sizes=size_steps(minbytes, maxbytes, stepfactor, asked.stepbytes),

@@ -75,6 +75,12 @@ def target(named: Sequence[str], algorithm: str | None, *, variant: bool = False
     return Target((own.collective,), source, own)
 
 
+def check_called(its: Target, ranks: int) -> None:
+    """Refuse one rank for an algorithm of one's own: a call of one rank is a copy, whatever the algorithm."""
+    if ranks == 1 and its.own is not None and its.plan is None:
+        raise ArgumentError(f"a call of one rank is a copy, and {its.source} is not called: give 2 ranks or more")
+
+
 def check_options(ctx: click.Context, its: Target, fixed: Mapping[str, object]) -> None:
     """Check that no given flag contradicts a plan file; ``fixed`` has each parameter's right value, or `NEVER`."""
     if its.plan is None:

@@ -316,6 +316,8 @@ def judge(question: Question, *, progress: Progress | None = None) -> AnsweredQu
     if endless(recipe):
         why = "not asked, because the algorithm had no end before"
         return AnsweredQuestion(question, Proof(Verdict.UNKNOWN, None, why, 0, 0.0), why)
+    if recipe.source and question.call.ranks == 1:
+        return AnsweredQuestion(question, None, f"a call of one rank is a copy, and {recipe.name} is not called")
     if recipe.spec.zero_copy and question.call.in_place and collective in NO_ZERO_COPY_IN_PLACE:
         why = f"{collective} in place cannot be zero copy: {NO_ZERO_COPY_IN_PLACE[collective]}"
         return AnsweredQuestion(question, None, why)
