@@ -74,7 +74,6 @@ ROWS = [
     ("prove barrier -n 1", 3, "nothing was judged: no plan has an instruction"),
     ("prove barrier -n 1,2", 0, "2 ok, 0 violation, 0 unknown"),
     ("prove all_gather -n 2 -b 0", 3, "nothing was judged: no plan has an instruction"),
-    ("prove --algorithm idle.py:idle -n 1", 3, "nothing was judged: no plan has an instruction"),
     ("prove --algorithm idle.py:idle -n 2", 1, "0 ok, 1 violation"),
     ("faults sweep all_gather -n 2 -b 0", 2, "-b 0: no call has an instruction, so no fault has a place"),
     (f"{CAMPAIGN} --budget 0s", 3, "the budget ended first"),

@@ -119,7 +119,6 @@ def _matrix(spec: str, **narrowed: Any) -> Matrix:
             "n = 2, 3; 8 B, 32 B; prod; i8; in place",
         ),
         (("-n", "6", "-o", "all", "-d", "bf16", "--out-of-place"), 45, "n = 6; 0 B, 1 element"),
-        (("-n", "1", "-b", "24"), 16, "n = 1; 24 B"),
         (
             ("-n", "2", "--region-bytes", "8K", "-d", "f64", "-o", "sum", "--in-place"),
             8,
