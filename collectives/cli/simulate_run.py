@@ -18,7 +18,7 @@ from collectives.cli.targets import NEVER, Target, check_applies, check_called, 
 from collectives.contracts import COLLECTIVES
 from collectives.defaults import AUTO, DEFAULT_SEED, EVERY
 from collectives.sweep.sweep import Case, Sweep, nothing_compared, size_steps
-from collectives.sweep.virtual.notes import flat_notes, placement_notes
+from collectives.sweep.virtual.notes import flat_notes, free_notes, placement_notes
 from collectives.sweep.virtual.simulated import Simulated, simulate_case
 from collectives.sweep.virtual.split import check_split
 from cxlemu.cli.commands import brought
@@ -193,7 +193,7 @@ def _in_lines(case: Case) -> bool:
 
 def _notes(topology: Topology, ranks: int, *, flat: bool = True) -> list[str]:
     flat = flat and topology.pool_space.protocols is not None  # NCCL's plans, which are not on two levels here
-    return [*placement_notes(topology, ranks), *(flat_notes(topology, ranks) if flat else ())]
+    return [*free_notes(topology), *placement_notes(topology, ranks), *(flat_notes(topology, ranks) if flat else ())]
 
 
 def _fixed(what: Target) -> dict[str, object]:

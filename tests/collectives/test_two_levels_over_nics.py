@@ -9,12 +9,13 @@ from click.testing import CliRunner
 
 from collectives.algorithms.hierarchical.levels import HIERARCHICAL
 from collectives.sweep.sweep import Sweep
-from collectives.sweep.virtual.notes import flat_notes, placement_notes
+from collectives.sweep.virtual.notes import flat_notes, free_notes, placement_notes
 from collectives.sweep.virtual.simulated import simulate_case
 from cxlemu.cli import main
 from cxlemu.cost import CostModel
 from cxlemu.topology import Topology
 from cxlemu.topology.clusters import apart, clusters_of, ranks_per_cluster
+from cxlemu.topology.fields import Costs
 from studies.training.fabrics import Modelled
 from studies.training.symmetric import Symmetric, fabric_of
 
@@ -127,6 +128,12 @@ def test_tensor_ranks_get_a_note_on_what_others_send(tmp_path: Path) -> None:
     assert flat.startswith("nccl-2x4: 4 ranks share an XLink") and shared.startswith("nccl-2x4: 2 ranks share an XLink")
     assert alone.startswith("nccl-2x4: of 2 tensor ranks one talks over it, as if alone")
     assert apart.startswith("nccl-2x4: of 4 tensor ranks one talks over it, as if alone")
+
+
+def test_what_a_file_leaves_out_is_nothing_and_said() -> None:
+    bare = Topology.load("twelve-hosts").model_copy(update={"costs": Costs()})
+    assert list(free_notes(bare)) == ["twelve-hosts has no costs: copies, flushes and software take no time"]
+    assert [*free_notes(Topology.load("twelve-hosts")), *free_notes(Topology.load("infiniband-3xh100"))] == []
 
 
 def test_few_ranks_that_all_share_a_cluster_get_a_note() -> None:

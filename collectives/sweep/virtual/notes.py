@@ -4,6 +4,13 @@ from collections.abc import Iterator
 
 from cxlemu.topology import Topology
 from cxlemu.topology.clusters import apart, clusters_of, ranks_per_cluster, shared_memories
+from cxlemu.topology.fields import Costs
+
+
+def free_notes(topology: Topology) -> Iterator[str]:
+    """Say that a file leaves out what ranks spend beside links and cards, so that it is nothing."""
+    if topology.costs == Costs() and topology.pool_space.protocols is None:
+        yield f"{topology.name} has no costs: copies, flushes and software take no time"
 
 
 def placement_notes(topology: Topology, ranks: int) -> Iterator[str]:
