@@ -77,8 +77,10 @@ class Outside:
             self._keep(prefix + name, partial(space.get, name, _NOTHING), names)
 
     def _keep(self, name: str, read: Callable[[], object], names: frozenset[str]) -> None:
-        self._variables.append((name, read, read()))
-        self._follow(name, read(), names)
+        value = read()
+        self._variables.append((name, read, value))
+        if value is not _NOTHING:
+            self._follow(name, value, names)
 
     def _is_users(self, module: object) -> bool:
         return module == self._home or is_users(str(module), getattr(modules.get(str(module)), "__file__", None))
