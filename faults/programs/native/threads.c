@@ -3,7 +3,6 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -169,7 +168,6 @@ PROGRAM_EXPORT int pthread_barrier_wait(pthread_barrier_t *at) {
 }
 
 static uint64_t clock_now(void) { return here.area->clock_ns; }
-static uint64_t ns_of(const struct timespec *t) { return (uint64_t)t->tv_sec * 1000000000u + (uint64_t)t->tv_nsec; }
 #define EPOCH_S INT64_C(1767225600) /* when a run begins: the same in every run */
 
 static struct timespec time_now(clockid_t clock) {
@@ -269,33 +267,9 @@ PROGRAM_EXPORT int pthread_cond_clockwait(pthread_cond_t *condition, pthread_mut
     return real_pthread_cond_clockwait()(condition, lock, clock, until);
 }
 
-/* Programs, and the C++ library for atomic waits, futures, latches and semaphores, wait for a word by a system call of their own. A wait
- * may always end early; one with a limit lasts until then, as its caller may count on that. In a search of every interleaving it sleeps,
- * which ends as unknown. */
-REAL(long, syscall, long, ...)
-static long word_awaited(const uint32_t *word, uint32_t value, const struct timespec *limit, bool relative) {
-    const uint64_t from = relative ? clock_now() : 0;
-    while (__atomic_load_n(word, __ATOMIC_SEQ_CST) == value) {
-        if (limit && (relative ? clock_now() - from >= ns_of(limit) : is_over(limit))) return errno = ETIMEDOUT, -1;
-        prog_yield();
-        if (!limit) return 0;
-    }
-    return errno = EAGAIN, -1;
-}
-PROGRAM_EXPORT long syscall(long number, ...) {
-    long of[6];
-    va_list rest;
-    va_start(rest, number);
-    for (int k = 0; k < 6; k++) of[k] = va_arg(rest, long);
-    va_end(rest);
-    const bool ours = number == SYS_futex && scheduled() && !here.area->options.every;
-    const int asked = ours ? (int)of[1] & FUTEX_CMD_MASK : -1;
-    if (asked != FUTEX_WAIT && asked != FUTEX_WAIT_BITSET)
-        return real_syscall()(number, of[0], of[1], of[2], of[3], of[4], of[5]);
-    return word_awaited((const uint32_t *)of[0], (uint32_t)of[2], (const struct timespec *)of[3], asked == FUTEX_WAIT);
-}
-
 /* --- time ------------------------------------------------------------------------------------------------------------ */
+
+static uint64_t ns_of(const struct timespec *t) { return (uint64_t)t->tv_sec * 1000000000u + (uint64_t)t->tv_nsec; }
 
 REAL(int, sched_yield, void)
 PROGRAM_EXPORT int sched_yield(void) {
