@@ -15,7 +15,7 @@ from cxlemu.cli import main
 from cxlemu.cost import CostModel
 from cxlemu.topology import Topology
 from cxlemu.topology.clusters import apart, clusters_of, ranks_per_cluster
-from cxlemu.topology.fields import Costs
+from cxlemu.topology.shipped import shipped_configs
 from studies.training.fabrics import Modelled
 from studies.training.symmetric import Symmetric, fabric_of
 
@@ -130,10 +130,13 @@ def test_tensor_ranks_get_a_note_on_what_others_send(tmp_path: Path) -> None:
     assert apart.startswith("nccl-2x4: of 4 tensor ranks one talks over it, as if alone")
 
 
-def test_what_a_file_leaves_out_is_nothing_and_said() -> None:
-    bare = Topology.load("twelve-hosts").model_copy(update={"costs": Costs()})
-    assert list(free_notes(bare)) == ["twelve-hosts has no costs: copies, flushes and software take no time"]
-    assert [*free_notes(Topology.load("twelve-hosts")), *free_notes(Topology.load("infiniband-3xh100"))] == []
+def test_what_a_file_leaves_out_is_nothing_and_said(tmp_path: Path) -> None:
+    note, text = "titan2-6xcz120 has no costs: ", shipped_configs()["titan2-6xcz120"].read_text()
+    bare = tmp_path / "bare.yaml"
+    bare.write_text(text.replace("costs: {like: gpu}", ""))
+    assert note in simulated("all_gather", "-c", str(bare), "-b", "64K")
+    assert note not in simulated("all_gather", "-c", "titan2-6xcz120", "-b", "64K")
+    assert list(free_notes(Topology.load("infiniband-3xh100"))) == []  # NCCL's protocols have costs of their own
 
 
 def test_few_ranks_that_all_share_a_cluster_get_a_note() -> None:

@@ -5,7 +5,7 @@ import json
 import signal
 import time
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import date
 from itertools import count, takewhile
 from pathlib import Path
@@ -14,8 +14,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cxlemu.cli import main
+from faults.programs.every.events import RunEvent
 from faults.programs.every.explore import EveryCoverage, EveryLimits, _judge, explore
-from faults.programs.every.search import EverySearch
+from faults.programs.every.saved import RUNS_OWN, restored, saved
+from faults.programs.every.search import Branch, EverySearch, TriedPlace
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
 from faults.verdict import Verdict
 from tests.helpers.every_programs import POOL, compared, seen, setting, verdicts
@@ -204,6 +206,25 @@ def test_a_search_that_is_resumed_comes_to_what_one_call_comes_to(litmus: Path, 
     (_, covered), *more = explore(its, EveryLimits(), resume=journal)
     assert not more and covered.executions == covered.resumed == 8
     assert "ok: every interleaving, 8 executions (8 of them in earlier calls)" in covered.sentence()
+
+
+def test_every_field_of_an_event_is_saved_but_those_of_its_run() -> None:
+    """Also a field that is new: a search that goes on without one would count or compare otherwise."""
+    line, more = (
+        frozenset({(0, 5)}),
+        {"waits_for": (1, 2), "stage": 3, "steps": 4, "number": 5, "before": 6, "races": [7]},
+    )
+    lines = dict.fromkeys(("fetched", "arrived", "cached", "posted", "stored"), line)
+    flags = dict.fromkeys(("stores", "leaves", "yields", "ends", "owed"), True)
+    event = RunEvent((1, 2, 0, 5), 2, **lines, **flags, **more)  # type: ignore[arg-type]
+    names = [field.name for field in fields(RunEvent)]
+    assert set(names) == {"actor", "host", *lines, *flags, *more}
+    place = TriedPlace(event, frozenset({0}), {}, 1, True, 2, 1, {0: event}, [Branch(1, event, [Branch(2)])], [3])
+    (again,) = restored(json.loads(json.dumps(saved([place]))))
+    same = [name for name in names if name not in RUNS_OWN]
+    for copy in (again.event, again.done[0], again.todo[0].event):
+        assert copy and [getattr(copy, name) for name in same] == [getattr(event, name) for name in same]
+    assert again.todo[0].behind[0].actor == 2 and (again.evictions, again.spare) == (1, [3])
 
 
 def explore_until(its: ExecSetting, journal: Path, executions: int) -> list[tuple[RunResult, EveryCoverage]]:

@@ -8,6 +8,7 @@ from functools import cache
 
 import pytest
 
+from cxlemu.signals import StopsWait
 from tests.helpers.tiers import PATIENT_S
 
 COMMANDS = {
@@ -78,3 +79,19 @@ def test_where_interrupts_are_ignored_they_stay_so(at: int) -> None:
     """As under nohup, or in the background of a script."""
     done = started("-c", PROGRAM, str(at), *COMMANDS["threads"], ignored=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_stop_waits_until_it_may_come_and_is_not_lost_behind_the_last_place() -> None:
+    with StopsWait() as stops:
+        signal.raise_signal(signal.SIGINT)
+        done = True
+        with pytest.raises(KeyboardInterrupt), stops.come():
+            done = False
+        with stops.come():  # it came once
+            pass
+        with pytest.raises(KeyboardInterrupt), stops.come():
+            signal.raise_signal(signal.SIGINT)
+    assert done
+    with pytest.raises(KeyboardInterrupt), StopsWait():
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

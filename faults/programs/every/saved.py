@@ -10,7 +10,8 @@ from faults.programs.every.events import Actor, RunEvent
 from faults.programs.every.search import Branch, TriedPlace
 
 _LINES = ("fetched", "arrived", "cached", "posted", "stored")
-_PLAIN = ("stage", "steps", "stores", "leaves", "yields", "ends")  # what a run says of where it stands is not needed
+_PLAIN = ("stage", "steps", "stores", "leaves", "yields", "ends", "owed")
+RUNS_OWN = frozenset({"number", "before", "races"})  # of an event: what is not needed behind its run
 FIELDS = frozenset(
     {"executions", "runs", "steps", "seconds", "undecided", "past_caches", "unfired", "events", "places"}
 )
