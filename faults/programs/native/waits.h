@@ -1,0 +1,21 @@
+/* How a thread waits in the schedule: it lets others go first, and looks again. */
+#ifndef CXLEMU_WAITS_H
+#define CXLEMU_WAITS_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "self.h"
+
+static inline bool scheduled(void) { return self && !self->inside && !here.area->options.free_running; }
+static inline uint64_t clock_now(void) { return here.area->clock_ns; }
+
+/* Let others go first in a wait, or for a time: a thread that was cancelled ends there. */
+static inline void wait_ns(uint64_t ns) {
+    prog_sleep(ns);
+    pthread_testcancel();
+}
+static inline void wait_on(void) { wait_ns(0); }
+
+#endif
