@@ -118,6 +118,7 @@ def test_a_server_that_dies_is_done_without() -> None:
 
 ENDS_FIRST = """#include "pool.h"
 #include <pthread.h>
+#include <sys/syscall.h>
 static void *nothing(void *of) { return of; }
 int main(void) {
     volatile uint64_t *at = map_pool("/dev/shm/servers", 64);
@@ -125,14 +126,17 @@ int main(void) {
     *at = 1;
     publish(at, 64);
     if (pthread_create(&thread, NULL, nothing, NULL)) return 1;
-    _exit(0);
+    syscall(SYS_exit_group, 0); /* which takes no step, before which the thread would have to begin */
 }"""
+NEVER_BEGINS = "int pthread_create(unsigned long *thread, ...) { return *thread = 0, 0; }"  # behind the runtime's
 
 
 def test_a_process_may_end_before_its_thread_has_begun(tmp_path: Path) -> None:
-    source = tmp_path / "ends_first.c"
+    source, late, library = tmp_path / "ends_first.c", tmp_path / "late.c", tmp_path / "liblate.so"
     source.write_text(ENDS_FIRST)
-    ends = str(build(source, f"-I{EXAMPLES}"))
+    late.write_text(NEVER_BEGINS)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-w", str(late), "-o", str(library)], check=True, timeout=60)
+    ends = str(build(source, f"-I{EXAMPLES}", "-Wl,--no-as-needed", str(library)))
     its = replace(setting(ends, "::", ends), deadline_s=20)
     result = run(its, RunChoice(None, 0, ((0, 99),)))  # the schedule goes on with its first thread
     assert result.ending is RunEnding.ENDED and [one.code for one in result.exits] == [0, 0]
