@@ -46,7 +46,12 @@ class PointToPoint:
     `Request.wait`, `waitany` and the like) has nothing to take back: it raises TimeoutError, and everything stays as it
     is.
 
-    Ranks and tags are integers of any kind. A message to or from `PROC_NULL` is over at once, and no array changes.
+    Ranks and tags are integers of any kind: ``dest`` is the rank that receives, which may be this rank itself, and
+    ``source`` the rank that sends, or ANY. A send's tag is a number from 0 to 2^31 - 1, and a receive asks for one
+    or for ANY. A message to or from `PROC_NULL` is over at once, and no array changes.
+
+    All raise ArgumentError where an argument does not fit (nothing was sent), RevokedError on a communicator that is
+    revoked, and RunError where the peer left or did not arrive, or the pool failed: see `Communicator`.
     """
 
     size: int
@@ -57,14 +62,8 @@ class PointToPoint:
 
         Args:
             array: Array of any shape and dtype, or what shares its memory; one that is not contiguous is copied.
-            dest: The rank that receives it, which may be this rank itself.
-            tag: A number by which the receiver may ask for the message, from 0 to 2^31 - 1.
             timeout_s: How long to wait for the receiver, in seconds (default: the communicator's deadline), before the
                 communicator is revoked. To go on instead: ``isend(...).wait(timeout_s)``.
-
-        Raises:
-            ArgumentError: An argument does not fit; nothing was sent.
-            RunError: The receiver left or did not arrive, or the pool failed: see `Communicator`.
         """
         timeout_s = None if timeout_s is None else seconds(timeout_s, "timeout_s", above_0=True)
         messenger = self._messenger
@@ -88,8 +87,6 @@ class PointToPoint:
 
         Args:
             array: Array, at least as large as the message, which replaces its first elements.
-            source: The rank that sends; ANY: whichever does.
-            tag: The message's tag; ANY: whichever it has.
             timeout_s: How long to wait for the sender, in seconds (default: the communicator's deadline), before the
                 communicator is revoked. To go on instead: `probe`, or ``irecv(...).wait(timeout_s)``.
 
@@ -97,10 +94,8 @@ class PointToPoint:
             The message's source, tag and size in bytes.
 
         Raises:
-            ArgumentError: An argument does not fit.
             TruncationError: The message is longer than the array, or its elements are of another size. It is lost, and
                 the communicator goes on.
-            RunError: The sender left or did not arrive, or the pool failed: see `Communicator`.
         """
         timeout_s = None if timeout_s is None else seconds(timeout_s, "timeout_s", above_0=True)
         messenger = self._messenger
@@ -128,15 +123,9 @@ class PointToPoint:
 
         Args:
             array: Array of any shape and dtype, or what shares its memory; one that is not contiguous is copied.
-            dest: The rank that receives it.
-            tag: A number by which the receiver may ask for the message, from 0 to 2^31 - 1.
 
         Returns:
             The request to wait for. Without a wait it is over when the communicator is closed.
-
-        Raises:
-            ArgumentError: An argument does not fit; nothing was sent.
-            RevokedError: The communicator is revoked.
         """
         messenger = self._messenger
         courier = messenger.outgoing.get(dest) if type(dest) is int else None
@@ -155,15 +144,9 @@ class PointToPoint:
 
         Args:
             array: Array, at least as large as the message.
-            source: The rank that sends; ANY: whichever does.
-            tag: The message's tag; ANY: whichever it has.
 
         Returns:
             The request to wait for, whose status says what came.
-
-        Raises:
-            ArgumentError: An argument does not fit.
-            RevokedError: The communicator is revoked.
         """
         return self._messenger.receive(array, source, tag).holding(array)
 
@@ -182,19 +165,12 @@ class PointToPoint:
 
         Args:
             x: The array to send.
-            dest: The rank that receives it.
             out: The array that receives; it does not overlap ``x``.
-            source: The rank that sends it; ANY: whichever does.
-            sendtag: The tag of what is sent.
-            recvtag: The tag of the received message; ANY: whichever it has.
             timeout_s: How long to wait for each of the two, in seconds (default: the communicator's deadline), before
                 the communicator is revoked.
 
         Returns:
             Source, tag and size in bytes of what came.
-
-        Raises:
-            ArgumentError, TruncationError, RunError: As `send` and `recv`.
         """
         timeout_s = None if timeout_s is None else seconds(timeout_s, "timeout_s", above_0=True)
         x, out = viewed(x, "x"), viewed(out, "out")
@@ -220,17 +196,13 @@ class PointToPoint:
         """Wait for a message without receiving it, to learn where it comes from and how large it is.
 
         Args:
-            source: The rank that sends; ANY: whichever does.
-            tag: The message's tag; ANY: whichever it has.
             timeout_s: How long to wait, in seconds, before a TimeoutError is raised; None: the communicator's deadline.
 
         Returns:
             The message's source, tag and size in bytes.
 
         Raises:
-            ArgumentError: An argument does not fit.
             TimeoutError: None came in ``timeout_s``; nothing has changed.
-            RunError: The sender left or did not arrive, or the pool failed.
         """
         status = self._messenger.probe(source, tag, timeout_s)
         if status is None:

@@ -26,7 +26,9 @@ from cxlemu.unshared import Unshared
 
 
 class CoalescedVerbs(ABC):
-    """Verbs for lists of arrays; arrays of one dtype share a plan. All ranks pass the same shapes.
+    """Verbs for lists of arrays of any shapes; arrays of one dtype share a plan. All ranks pass the same shapes.
+
+    Each returns the list of the arrays that hold the results.
 
     `Verbs` describes the arguments that all verbs share.
     """
@@ -47,14 +49,7 @@ class CoalescedVerbs(ABC):
         async_op: bool = False,
         timeout_s: float | None = None,
     ) -> Outcome:
-        """Combine each of ``arrays`` of all ranks, in place, in rank order.
-
-        Args:
-            arrays: Arrays of any shapes and dtypes.
-
-        Returns:
-            ``arrays``; with ``async_op`` its Handle.
-        """
+        """Combine each of ``arrays`` of all ranks, in place, in rank order."""
         return self._many(ManyArguments("all_reduce", _listed(arrays), None, op, 0, variant, timeout_s), async_op)
 
     def broadcast_many(
@@ -69,11 +64,7 @@ class CoalescedVerbs(ABC):
         """Copy each of ``arrays`` of ``root`` to those of all other ranks.
 
         Args:
-            arrays: Arrays of any shapes and dtypes.
             root: The rank whose arrays are sent.
-
-        Returns:
-            ``arrays``; with ``async_op`` its Handle.
         """
         return self._many(ManyArguments("broadcast", _listed(arrays), None, "none", root, variant, timeout_s), async_op)
 
@@ -89,11 +80,7 @@ class CoalescedVerbs(ABC):
         """Gather each of ``arrays`` of all ranks, in rank order, on every rank.
 
         Args:
-            arrays: Arrays of any shapes and dtypes.
             outs: For each an array of ``size`` times its elements (default: new ones of shape ``(size, *x.shape)``).
-
-        Returns:
-            ``outs``; with ``async_op`` its Handle.
         """
         arrays, outs = _listed(arrays), None if outs is None else _listed(outs, "outs")
         if outs is None:
@@ -115,9 +102,6 @@ class CoalescedVerbs(ABC):
         Args:
             arrays: Arrays of ``size`` blocks each.
             outs: For each an array of one block (default: new ones, the first axis divided by ``size``).
-
-        Returns:
-            ``outs``; with ``async_op`` its Handle.
         """
         arrays, outs = _listed(arrays), None if outs is None else _listed(outs, "outs")
         if outs is None:

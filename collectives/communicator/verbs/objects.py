@@ -24,7 +24,12 @@ from cxlemu.numbers import root_of
 
 
 class ObjectVerbs(Verbs, UnevenVerbs):
-    """Collectives of Python objects that pickle accepts. Every rank trusts what its peers send in them."""
+    """Collectives of Python objects that pickle accepts. Every rank trusts what its peers send in them.
+
+    ``timeout_s`` is how long each call within waits for peers without progress, in seconds (default: the communicator's
+    deadline). All raise ArgumentError where an object cannot be pickled or the number of objects is wrong (nothing was
+    sent), and RunError as collectives do: see `Communicator`.
+    """
 
     # (verb, collective, x, out, root, timeout_s): runs a collective as a part of a verb, whose name errors have
     _in_verb: Callable[..., Any]
@@ -35,15 +40,9 @@ class ObjectVerbs(Verbs, UnevenVerbs):
         Args:
             obj: At the root, the object; ignored elsewhere.
             root: The rank whose object is sent.
-            timeout_s: How long each of its calls waits for peers without progress, in seconds (default: the
-                communicator's deadline).
 
         Returns:
             The object; at the root ``obj`` itself, elsewhere a copy.
-
-        Raises:
-            ArgumentError: The object cannot be pickled; nothing was sent.
-            RunError: As for collectives, see `Communicator`.
         """
         root = root_of("broadcast_object", root, self.size)
         data, _ = _pickled("broadcast_object", *[obj] if self.rank == root else [])
@@ -58,16 +57,10 @@ class ObjectVerbs(Verbs, UnevenVerbs):
         """Gather an object of every rank at ``root``.
 
         Args:
-            obj: The object.
             root: The rank that gets all objects.
-            timeout_s: As in `broadcast_object`.
 
         Returns:
             At the root, copies of all ranks' objects, by rank; elsewhere None.
-
-        Raises:
-            ArgumentError: The object cannot be pickled; nothing was sent.
-            RunError: As for collectives, see `Communicator`.
         """
         root = root_of("gather_object", root, self.size)
         return self._gathered_objects("gather_object", "gatherv", obj, root, timeout_s)
@@ -75,16 +68,8 @@ class ObjectVerbs(Verbs, UnevenVerbs):
     def all_gather_object(self, obj: Any, *, timeout_s: float | None = None) -> list[Any]:
         """Gather an object of every rank on every rank.
 
-        Args:
-            obj: The object.
-            timeout_s: As in `broadcast_object`.
-
         Returns:
             Copies of all ranks' objects, by rank.
-
-        Raises:
-            ArgumentError: The object cannot be pickled; nothing was sent.
-            RunError: As for collectives, see `Communicator`.
         """
         found = self._gathered_objects("all_gather_object", "all_gatherv", obj, 0, timeout_s)
         assert found is not None
@@ -98,14 +83,9 @@ class ObjectVerbs(Verbs, UnevenVerbs):
         Args:
             objs: At the root, an object for each rank; ignored elsewhere.
             root: The rank whose objects are sent.
-            timeout_s: As in `broadcast_object`.
 
         Returns:
             A copy of this rank's object.
-
-        Raises:
-            ArgumentError: The number of objects is wrong, or one cannot be pickled; nothing was sent.
-            RunError: As for collectives, see `Communicator`.
         """
         root = root_of("scatter_object", root, self.size)
         given: list[Any] = []
@@ -154,11 +134,7 @@ class ObjectVerbs(Verbs, UnevenVerbs):
 
 
 def _pickled(verb: str, *objs: Any) -> tuple[Array, list[int]]:
-    """Pickle objects into 1-D uint8, one after another; also return how many bytes each has.
-
-    Raises:
-        ArgumentError: One cannot be pickled.
-    """
+    """Pickle objects into 1-D uint8, one after another; also return how many bytes each has."""
     stream, ends = BytesIO(), [0]
     for obj in objs:
         try:

@@ -16,8 +16,9 @@ from cxlemu.numbers import op_of, root_of
 class UnevenVerbs:
     """Collectives of blocks that differ in size, as methods with their arguments.
 
-    Counts and displacements are in elements. A list of arrays, one for each rank, stands for an array with counts.
-    `Verbs` describes the arguments that all verbs share.
+    Counts and displacements are in elements; without displacements, blocks lie one after another. A list of arrays, one
+    for each rank, stands for an array with counts. `Verbs` describes the arguments and errors that all verbs share;
+    ArgumentError is raised here also where arrays do not fit among ranks.
     """
 
     rank: int
@@ -43,13 +44,7 @@ class UnevenVerbs:
                 blocks are such). In place, ``x`` is this rank's block of it.
             counts: The elements of each rank's ``x``, the same on all ranks. Either all ranks pass them or none does;
                 then a small call before this one exchanges them.
-            displs: Where in ``out`` each block begins, in elements (default: one after another).
-
-        Returns:
-            ``out``; with ``async_op`` its Handle.
-
-        Raises:
-            ArgumentError: An array or argument does not fit, here or among ranks; nothing was sent.
+            displs: Where in ``out`` each block begins, in elements.
         """
         receive = BlocksGiven(out, "out", self.size, counts, displs)
         known = counts is not None
@@ -77,14 +72,8 @@ class UnevenVerbs:
             out: At the root, array for all blocks, or a list of ``size`` arrays (default: a new array); ignored
                 elsewhere.
             counts: At the root, the elements of each rank's ``x`` (default: as ranks say); ignored elsewhere.
-            displs: At the root, where in ``out`` each block begins, in elements (default: one after another).
+            displs: At the root, where in ``out`` each block begins, in elements.
             root: The rank that gets the blocks.
-
-        Returns:
-            At the root ``out``, elsewhere None; with ``async_op`` its Handle.
-
-        Raises:
-            ArgumentError: An array or argument does not fit, here or among ranks; nothing was sent.
         """
         root = root_of("gatherv", root, self.size)
         receive = (
@@ -113,14 +102,8 @@ class UnevenVerbs:
             x: At the root, array with all blocks, or a list of ``size`` arrays; ignored elsewhere.
             out: Array for this rank's block (default, at the root: a new one).
             counts: At the root, the elements of each block (default: as ``out`` of each rank has); ignored elsewhere.
-            displs: At the root, where in ``x`` each block begins, in elements (default: one after another).
+            displs: At the root, where in ``x`` each block begins, in elements.
             root: The rank whose ``x`` is sent.
-
-        Returns:
-            ``out``; with ``async_op`` its Handle.
-
-        Raises:
-            ArgumentError: An array or argument does not fit, here or among ranks; nothing was sent.
         """
         root = root_of("scatterv", root, self.size)
         send = (
@@ -150,12 +133,6 @@ class UnevenVerbs:
             out: Array for this rank's block (default: a new one).
             counts: The elements of each block, the same on all ranks. Either all ranks pass them or none does; then
                 a small call before this one exchanges the sizes of ``out``.
-
-        Returns:
-            ``out``; with ``async_op`` its Handle.
-
-        Raises:
-            ArgumentError: An array or argument does not fit, here or among ranks; nothing was sent.
         """
         send, known = BlocksGiven(x, "x", self.size, counts), counts is not None
         op = op_of("reduce_scatterv", op)
@@ -185,14 +162,8 @@ class UnevenVerbs:
             send_counts: The elements of each block of ``x`` (default: as the ranks say that get them; where they do not
                 say either, blocks are even, as in mpi4py).
             recv_counts: The elements of each block of ``out`` (default: as the ranks say that send them, or even).
-            send_displs: Where in ``x`` each block begins, in elements (default: one after another).
-            recv_displs: Where in ``out`` each block begins, in elements (default: one after another).
-
-        Returns:
-            ``out``; with ``async_op`` its Handle.
-
-        Raises:
-            ArgumentError: An array or argument does not fit, here or among ranks; nothing was sent.
+            send_displs: Where in ``x`` each block begins, in elements.
+            recv_displs: Where in ``out`` each block begins, in elements.
         """
         send = BlocksGiven(x, "x", self.size, send_counts, send_displs)
         receive = BlocksGiven(out, "out", self.size, recv_counts, recv_displs)
@@ -207,12 +178,6 @@ class UnevenVerbs:
         Args:
             x: A list of ``size`` arrays, each with as many bytes as the array of its receiver.
             out: A list of ``size`` arrays to receive into.
-
-        Returns:
-            ``out``; with ``async_op`` its Handle.
-
-        Raises:
-            ArgumentError: An array or argument does not fit, here or among ranks; nothing was sent.
         """
         for given, role in ((x, "x"), (out, "out")):
             if not isinstance(given, list | tuple):

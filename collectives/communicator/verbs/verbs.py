@@ -23,8 +23,11 @@ _PLACES = {"x": 1, "out": 2, "op": 3, "root": 4, "variant": 5, "async_op": 6}
 class Verbs:
     """Every collective, as a method with its arguments, for NumPy arrays.
 
-    A communicator's methods return the result; those of `Communicator.persistent` take the same arguments and return an
+    A communicator's methods return the array that holds this rank's result, ``out`` or, where a result replaces it,
+    ``x``; None on a rank that gets none. Those of `Communicator.persistent` take the same arguments and return an
     `Operation`, which runs when it is called. All verbs share these arguments:
+
+    ``x``: array of any shape; every rank passes equally many elements of the same dtype.
 
     ``op``: "sum", "prod", "min", "max", "avg", "band", "bor" or "bxor", if the dtype supports it; avg is the sum
     divided by the number of ranks, and scans have none.
@@ -60,11 +63,7 @@ class Verbs:
         """Combine ``x`` of all ranks, element by element, in rank order.
 
         Args:
-            x: Array of any shape; every rank passes equally many elements of the same dtype.
             out: Array of the shape and dtype of ``x`` for the result (default: the result replaces ``x``).
-
-        Returns:
-            ``out`` or ``x``, which holds the result; with ``async_op`` its Handle.
         """
         return self._within(timeout_s)("all_reduce", x, x if out is None else out, op, 0, variant, async_op)
 
@@ -82,12 +81,8 @@ class Verbs:
         """Combine ``x`` of all ranks at ``root``, element by element, in rank order.
 
         Args:
-            x: Array of any shape; every rank passes equally many elements of the same dtype.
             out: At the root, array like ``x`` for the result (default: it replaces ``x``); ignored elsewhere.
             root: The rank that gets the result.
-
-        Returns:
-            At the root ``out`` or ``x``, elsewhere None; with ``async_op`` its Handle.
         """
         root = root_of("reduce", root, self.size)
         return self._within(timeout_s)(
@@ -106,11 +101,7 @@ class Verbs:
         """Copy ``x`` of ``root`` to ``x`` of all other ranks.
 
         Args:
-            x: Array of any shape; every rank passes equally many elements of the same dtype.
             root: The rank whose ``x`` is sent.
-
-        Returns:
-            ``x``, which holds the root's elements; with ``async_op`` its Handle.
         """
         root = root_of("broadcast", root, self.size)
         return self._within(timeout_s)("broadcast", x, x, "none", root, variant, async_op)
@@ -127,12 +118,8 @@ class Verbs:
         """Gather ``x`` of all ranks, in rank order, on every rank.
 
         Args:
-            x: Array of any shape; every rank passes equally many elements of the same dtype.
             out: Array of the dtype of ``x`` and ``size`` times its elements (default: a new one of shape
                 ``(size, *x.shape)``). In place, ``x`` is this rank's block of it.
-
-        Returns:
-            ``out``; with ``async_op`` its Handle.
         """
         return self._within(timeout_s)(
             "all_gather", x, blocks_like(x, "x", self.size) if out is None else out, "none", 0, variant, async_op
@@ -151,13 +138,9 @@ class Verbs:
         """Gather ``x`` of all ranks, in rank order, at ``root``.
 
         Args:
-            x: Array of any shape; every rank passes equally many elements of the same dtype.
             out: At the root, array of the dtype of ``x`` and ``size`` times its elements (default: a new one of shape
                 ``(size, *x.shape)``); ignored elsewhere.
             root: The rank that gets the blocks.
-
-        Returns:
-            At the root ``out``, elsewhere None; with ``async_op`` its Handle.
         """
         root = root_of("gather", root, self.size)
         if self.rank == root and out is None:
@@ -180,9 +163,6 @@ class Verbs:
             x: At the root, array of ``size`` blocks; with ``variant="zero_copy"`` one of `Communicator.heap`.
             out: Array of one block (default, at the root: a new one, the first axis of ``x`` divided by ``size``).
             root: The rank whose ``x`` is sent.
-
-        Returns:
-            ``out``; with ``async_op`` its Handle.
         """
         root = root_of("scatter", root, self.size)
         if out is None and self.rank == root and x is not None:
@@ -202,11 +182,8 @@ class Verbs:
         """Combine block k of ``x`` of all ranks at rank k, element by element, in rank order.
 
         Args:
-            x: Array of ``size`` blocks; every rank passes equally many elements of the same dtype.
+            x: Array of ``size`` blocks.
             out: Array of one block (default: a new one, of the first axis of ``x`` divided by ``size``).
-
-        Returns:
-            ``out``; with ``async_op`` its Handle.
         """
         target = block_like(x, "x", self.size, "reduce_scatter") if out is None else out
         return self._within(timeout_s)("reduce_scatter", x, target, op, 0, variant, async_op)
@@ -224,12 +201,8 @@ class Verbs:
         """Combine ``x`` of all ranks up to this one, element by element, in rank order.
 
         Args:
-            x: Array of any shape; every rank passes equally many elements of the same dtype.
             op: As in `all_reduce`, but for "avg".
             out: Array of the shape and dtype of ``x`` for the result (default: the result replaces ``x``).
-
-        Returns:
-            ``out`` or ``x``, which holds the result; with ``async_op`` its Handle.
         """
         return self._within(timeout_s)("scan", x, x if out is None else out, op, 0, variant, async_op)
 
@@ -246,13 +219,9 @@ class Verbs:
         """Combine ``x`` of all ranks before this one, element by element, in rank order.
 
         Args:
-            x: Array of any shape; every rank passes equally many elements of the same dtype.
             op: As in `all_reduce`, but for "avg".
             out: Array of the shape and dtype of ``x`` for the result (default: the result replaces ``x``). Rank 0 gets
                 no result, and its array stays as it is.
-
-        Returns:
-            ``out`` or ``x``, which holds the result; with ``async_op`` its Handle.
         """
         return self._within(timeout_s)("exscan", x, x if out is None else out, op, 0, variant, async_op)
 
@@ -268,12 +237,9 @@ class Verbs:
         """Send block k of ``x`` to rank k, where it becomes block ``rank`` of ``out``.
 
         Args:
-            x: Array of ``size`` blocks; every rank passes equally many elements of the same dtype.
+            x: Array of ``size`` blocks.
             out: Array like ``x`` (default: a new one). As it has the shape of ``x``, blocks may end within a row; where
                 the result is one block, as in `scatter`, they are whole rows.
-
-        Returns:
-            ``out``; with ``async_op`` its Handle.
         """
         return self._within(timeout_s)(
             "all_to_all", x, like(x, "x") if out is None else out, "none", 0, variant, async_op
@@ -297,9 +263,6 @@ class Verbs:
             x: At the root, C-contiguous array of any shape. Another rank's says how much is sent, and is not read.
             out: At the rank after the root, array of the same size (default: a new one like ``x``); ignored elsewhere.
             root: The rank whose ``x`` is sent.
-
-        Returns:
-            At the rank after the root ``out``, elsewhere None; with ``async_op`` its Handle.
         """
         root = root_of("send", root, self.size)
         reader = (root + 1) % self.size
@@ -310,11 +273,7 @@ class Verbs:
     def barrier(
         self, *, variant: str | Recipe = "auto", async_op: bool = False, timeout_s: float | None = None
     ) -> Outcome:
-        """Wait until all ranks have called it.
-
-        Returns:
-            None; with ``async_op`` a Handle.
-        """
+        """Wait until all ranks have called it."""
         return self._within(timeout_s)("barrier", None, None, "none", 0, variant, async_op)
 
     def _within(self, timeout_s: float | None) -> Callable[..., Outcome]:
