@@ -24,7 +24,7 @@ _FLAT = np.dtype(
 
 @dataclass
 class Folds(Rounds):
-    """Folds all peers' blocks, or one peer's: in chains, halving and doubling, trees."""
+    """Folds all peers' blocks, or one peer's: in chains, halving and doubling, trees. `Builder` describes arguments."""
 
     def fold(
         self,
@@ -41,18 +41,9 @@ class Folds(Rounds):
 
         Args:
             dst: The local memory for the result.
-            chunk: The chunk, of the round that is under way.
             own: This rank's contribution, in local memory.
-            block: The number of the block that every peer publishes, from 0.
             republish: Publish the result as this block of this rank; None: do not.
             ranks: The ranks whose blocks are combined, two or more, without gaps (default: all).
-            after: An event to wait for first, as when ``dst`` is still being published.
-
-        Returns:
-            The event after which the result is there, and published.
-
-        Raises:
-            BuilderError: An argument is not what it must be, or the collective does not reduce.
         """
         if self.foreign:
             check_folds(self, "fold")
@@ -97,20 +88,9 @@ class Folds(Rounds):
 
         Args:
             dst: The local memory for the result, which may be that of ``own``.
-            chunk: The chunk, of the round that is under way.
-            peer: The rank that publishes it.
             own: This rank's operand, in local memory.
-            block: The number of the peer's block, from 0.
-            bell: Which of the loop's bells announces the chunk (default: the block's own doorbell).
             peer_left: The peer's is the left operand, as where the fold goes on from lower ranks to higher ones.
             last: Nothing is folded in after this, so that avg divides.
-            after: An event to wait for first, as when ``dst`` is still being published.
-
-        Returns:
-            The event after which the result is there.
-
-        Raises:
-            BuilderError: An argument is not what it must be, or the collective does not reduce.
         """
         if self.foreign:
             check_folds(self, "combine")

@@ -82,7 +82,6 @@ class Rounds(PartBuilder):
             The chunks of each round, in order; a chunk holds the same part of every block.
 
         Raises:
-            BuilderError: An argument is invalid.
             DeclinedError: A slot or the doorbells do not suffice.
         """
         if self.foreign:
@@ -130,9 +129,6 @@ class Rounds(PartBuilder):
         Args:
             count: How many bells each rank has, 1 or more.
 
-        Yields:
-            The round's only chunk, which is empty.
-
         Raises:
             BuilderError: A round is under way.
             DeclinedError: The layout has fewer doorbells.
@@ -156,15 +152,8 @@ class Rounds(PartBuilder):
         With checksums all ranks ask for all ranks' parts, as the table of checksums has them all.
 
         Args:
-            chunk: The chunk, of the round that is under way.
             nbytes: How many bytes; those beyond the chunk's end are left out.
             at: Where in the chunk they begin, a multiple of `grain`.
-
-        Returns:
-            The part, which may be empty.
-
-        Raises:
-            BuilderError: The chunk is of a round that is over, or the part is not possible.
         """
         if self.foreign:
             check_chunk(self, "part", chunk)
@@ -181,11 +170,7 @@ class Rounds(PartBuilder):
         """Take what uneven blocks have of a chunk, each of which may be empty: by `within`, as chunks.
 
         Args:
-            chunk: The chunk, of the round that is under way.
             sizes: The blocks' whole sizes in bytes, shape (n,).
-
-        Returns:
-            A part of the chunk for each of the blocks.
         """
         if self.spec.checked:  # all ranks have checksums of all sizes in their tables
             for nbytes in np.unique(self.within(block_sizes(self.call), chunk)).tolist():

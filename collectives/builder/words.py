@@ -51,9 +51,20 @@ IN_COLUMNS_FROM = 3  # peers: a word for each of fewer is made sooner than colum
 class Builder(Folds):
     """Builds one rank's part of a plan with the words above.
 
-    ``nbytes`` is the call's block size; all offsets are in bytes. In a user's algorithm the words check their
-    arguments, and raise BuilderError for a chunk of a round that is over, a block, bell or rank that does
-    not exist, or memory that is not this rank's own.
+    ``nbytes`` is the call's block size; all offsets are in bytes. Words share these arguments:
+
+    ``chunk``: a chunk of the round that is under way, which a ``peer`` publishes.
+
+    ``block``: the number of the block, or of the first of several, from 0.
+
+    ``bell``: which of the loop's bells announces the chunk, from 0 (default: the first block's own doorbell).
+
+    ``after``: an event to wait for first, as when a block is forwarded, or memory is still being published. A word
+    returns the event after which its work is done.
+
+    In a user's algorithm the words check their arguments, and raise BuilderError for a chunk of a round that is over, a
+    block, bell or rank that does not exist, or memory that is not this rank's own, or with zero copy not the input's
+    block.
     """
 
     def _new_carrier(self) -> SlotCarrier:
@@ -67,14 +78,6 @@ class Builder(Folds):
         Args:
             dst: Where the bytes go: input, output or scratch memory.
             src: Where they come from: input, output or scratch memory.
-            nbytes: How many bytes.
-            after: An event to wait for first, as when ``dst`` is still being published.
-
-        Returns:
-            The event after which the bytes are there.
-
-        Raises:
-            BuilderError: An argument is invalid.
         """
         if self.foreign:
             check_local(self, "copy", dst, src)
@@ -99,18 +102,13 @@ class Builder(Folds):
         An empty chunk is only signalled; in doorbells' lines nothing is sent for it.
 
         Args:
-            chunk: The chunk, of the round that is under way.
             src: The chunk's local memory, or a list with that of each block.
-            block: The first block's number, from 0.
-            bell: Which of the loop's bells announces the chunk (default: the first block's own doorbell).
             overwritten: The result will replace ``src``, if only in place.
-            after: An event to wait for first, as when a block is forwarded.
 
         Returns:
             The event after which ``src`` may be overwritten; with ``overwritten`` None where the call is not in place.
 
         Raises:
-            BuilderError: An argument is invalid, or with zero copy ``src`` is not the input's block.
             DeclinedError: With zero copy, the result would replace what peers still read.
         """
         sources = _several(src)
@@ -142,17 +140,6 @@ class Builder(Folds):
 
         Args:
             dst: The local memory for the chunk, or a list with that of each block.
-            chunk: The chunk, of the round that is under way.
-            peer: The rank that publishes it.
-            block: The first block's number, from 0.
-            bell: Which of the loop's bells announces the chunk (default: the first block's own doorbell).
-            after: An event to wait for first.
-
-        Returns:
-            The event after which the bytes are there.
-
-        Raises:
-            BuilderError: An argument is invalid.
         """
         targets = _several(dst)
         if self.foreign:
@@ -170,7 +157,6 @@ class Builder(Folds):
         """Publish a chunk of many of this rank's blocks from the input, one after another, each under its own doorbell.
 
         Args:
-            chunk: The chunk, of the round that is under way.
             at: Where each block's chunk begins in the input, in bytes, shape (n,).
             blocks: The blocks' numbers, shape (n,).
             nbytes: How many bytes of each, shape (n,) (default: the chunk's); blocks of no bytes are left out.
@@ -196,7 +182,6 @@ class Builder(Folds):
 
         Args:
             at: Where each peer's chunk begins in the output, in bytes, shape (n,).
-            chunk: The chunk, of the round that is under way.
             peers: The ranks that publish it, shape (n,).
             block: The block's number, the same for all peers.
             nbytes: How many bytes of each, shape (n,) (default: the chunk's); peers with no bytes are left out.
@@ -226,14 +211,6 @@ class Builder(Folds):
 
         Args:
             chunk: A chunk of ``rounds(bells=...)``, or the one that `bells` yields.
-            bell: The bell's number, from 0.
-            after: An event to wait for first.
-
-        Returns:
-            The event that follows the signal.
-
-        Raises:
-            BuilderError: An argument is invalid.
         """
         if self.foreign:
             check_chunk(self, "signal", chunk)
@@ -249,15 +226,6 @@ class Builder(Folds):
 
         Args:
             chunk: A chunk of ``rounds(bells=...)``, or the one that `bells` yields.
-            peer: The rank that rings.
-            bell: The number of its bell, from 0.
-            after: An event to wait for first.
-
-        Returns:
-            The event that follows the wait, for later work to wait for.
-
-        Raises:
-            BuilderError: An argument is invalid.
         """
         if self.foreign:
             check_chunk(self, "wait", chunk)

@@ -18,60 +18,38 @@ Bytes = NDArray[np.uint8]
 
 
 class DoorbellLine(NamedTuple):
-    """A doorbell's 64-byte line as it arrived.
+    """A doorbell's 64-byte line as it arrived."""
 
-    Attributes:
-        word: Its first 8 bytes, little-endian and unsigned.
-        payload: The other 56 bytes.
-    """
-
-    word: int
+    word: int  # its first 8 bytes, little-endian and unsigned
     payload: bytes  # always PAYLOAD_BYTES long
 
 
 class HostMemory(Protocol):
     """One rank's view of the pool. The memory model in docs/memory-model.md says what each step promises.
 
+    ``offset`` says where bytes, or a doorbell's line, begin on a card; bytes are uint8. Of ``nbytes``, all lines that
+    they touch are flushed or dropped.
+
     Every method raises ArgumentError for an address outside the cards. On broken hardware, those that load raise its
     FaultError; a host's lock that is not released raises DeadlineError.
     """
 
     def write(self, card: int, offset: int, data: Bytes) -> None:
-        """Store through this host's cache (write-allocate, dirty until written back).
-
-        Args:
-            card: The card's number.
-            offset: Where the bytes begin on the card.
-            data: The bytes, uint8.
-        """
+        """Store through this host's cache (write-allocate, dirty until written back)."""
 
     def write_nt(self, card: int, offset: int, data: Bytes) -> None:
         """Store non-temporally: the bytes bypass the cache and are private to this rank until they land.
 
         They land at ``fence`` at the latest.
-
-        Args:
-            card: The card's number.
-            offset: Where the bytes begin on the card.
-            data: The bytes, uint8.
         """
 
     def read(self, card: int, offset: int, out: Bytes) -> None:
-        """Load bytes: from the cache where a line is present, however old; else the line is fetched.
-
-        Args:
-            card: The card's number.
-            offset: Where the bytes begin on the card.
-            out: Gets ``out.nbytes`` bytes, uint8.
-        """
+        """Load bytes: from the cache where a line is present, however old; else the line is fetched."""
 
     def flush(self, card: int, offset: int, nbytes: int, *, keep: bool = False) -> None:
         """Post write-backs of the range's dirty lines, and drop its lines; a later ``fence`` completes that.
 
         Args:
-            card: The card's number.
-            offset: Where the range begins on the card.
-            nbytes: The range's length; all lines that it touches are flushed.
             keep: Keep the lines, clean.
         """
 
@@ -79,13 +57,7 @@ class HostMemory(Protocol):
         """Return when everything this rank flushed or wrote non-temporally is in the pool."""
 
     def invalidate(self, card: int, offset: int, nbytes: int) -> None:
-        """Flush, land and drop just these lines, so that later reads fetch. It is not a ``fence`` for other lines.
-
-        Args:
-            card: The card's number.
-            offset: Where the range begins on the card.
-            nbytes: The range's length; all lines that it touches are dropped.
-        """
+        """Flush, land and drop just these lines, so that later reads fetch. It is not a ``fence`` for other lines."""
 
     def signal(self, card: int, offset: int, word: int, payload: bytes = b"") -> None:
         """Ring a doorbell: store the payload, then the word, into its line and push that line to the pool.
@@ -93,19 +65,9 @@ class HostMemory(Protocol):
         It fences nothing that was written before.
 
         Args:
-            card: The card's number.
-            offset: Where the line begins on the card, a multiple of 64.
             word: The new word, from 0 to below 2^64.
             payload: At most PAYLOAD_BYTES bytes.
         """
 
     def poll(self, card: int, offset: int) -> DoorbellLine:
-        """Look at a doorbell once: invalidate its line and load it whole.
-
-        Args:
-            card: The card's number.
-            offset: Where the line begins on the card, a multiple of 64.
-
-        Returns:
-            The line's word and payload.
-        """
+        """Look at a doorbell once: invalidate its line and load it whole."""

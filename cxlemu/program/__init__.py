@@ -27,21 +27,15 @@ __all__ = ["expect_stale", "fence", "flush", "include_dir", "invalidate", "store
 def flush(array: Any) -> None:
     """Write lines back that this host has stored to, and drop them from its cache.
 
-    Their bytes are in the pool after this thread's next `fence`. As with all functions here, lines that the array
-    touches in part are taken whole.
-
-    Args:
-        array: A NumPy array, a memoryview or another buffer, also one with gaps: then the lines of its elements.
+    Their bytes are in the pool after this thread's next `fence`. As with all functions here, ``array`` is a NumPy
+    array, a memoryview or another buffer, also one with gaps: then the lines of its elements. Lines that it touches in
+    part are taken whole.
     """
     _native.program_flush(_bytes(array))
 
 
 def writeback(array: Any) -> None:
-    """Write lines back as `flush` does, but keep them in the cache where the processor can. It does not invalidate.
-
-    Args:
-        array: As for `flush`.
-    """
+    """Write lines back as `flush` does, but keep them in the cache where the processor can. It does not invalidate."""
     _native.program_writeback(_bytes(array))
 
 
@@ -54,9 +48,6 @@ def invalidate(array: Any) -> None:
     """Drop lines, so that later loads see what is in the pool now; call it after the load that says so.
 
     A line that this host has stored to is written back: never store to a line that another host writes.
-
-    Args:
-        array: As for `flush`.
     """
     _native.program_invalidate(_bytes(array))
 
@@ -78,9 +69,6 @@ def expect_stale(array: Any) -> None:
     """Tell the emulator's checker that this host's loads of these bytes may be stale from now on.
 
     Optimistic readers find out themselves, by a checksum or a sequence number. On hardware this does nothing.
-
-    Args:
-        array: As for `flush`.
     """
     _native.program_expect_stale(_bytes(array))
 
