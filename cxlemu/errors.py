@@ -339,12 +339,7 @@ def name_ranks(ranks: Iterable[int]) -> str:
 
 
 def name_numbers(noun: str, numbers: Iterable[int]) -> str:
-    """Name numbered things for messages: "card 3", "cards 0, 2", "cards 1 to 299".
-
-    Args:
-        noun: What they are, in the singular.
-        numbers: One or more numbers, in any order.
-    """
+    """Name numbered things for messages: "card 3", "cards 0, 2", "cards 1 to 299"."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][-1] + 1:

@@ -61,15 +61,7 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint, Unshared):
     """
 
     def __init__(self, terms: Terms) -> None:
-        """Move into the room that the members share; it is given back if this raises.
-
-        Args:
-            terms: What the members agreed on.
-
-        Raises:
-            AccessError: The room lies outside this tenant's grant.
-            RunError: The pool's hardware failed.
-        """
+        """Move into the room that the members share, and agreed on; it is given back if this raises."""
         context, lane, integrity = terms.context, terms.lane, terms.integrity
         self._terms, self._context, self._lane = terms, context, lane
         self.rank, self.size, self.members = terms.rank, len(terms.members), terms.members
@@ -165,14 +157,7 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint, Unshared):
         self._runner.wait_for(seconds)
 
     def within(self, timeout_s: float) -> AbstractContextManager[None]:
-        """Give all calls in a ``with`` block the same ``timeout_s``.
-
-        Args:
-            timeout_s: How long a call waits for its peers without progress, in seconds.
-
-        Raises:
-            ArgumentError: ``timeout_s`` is not above 0.
-        """
+        """Give all calls in a ``with`` block the same ``timeout_s``: how long each waits for peers without progress."""
         return self._runner.within(timeout_s)
 
     # --- calls ------------------------------------------------------------------------------------------------
@@ -199,19 +184,8 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint, Unshared):
     def product_of(self, plan: Plan, digest: int, matrices: tuple[Bytes, Bytes, Bytes], result: Matrix) -> Operation:
         """Make an operation from a plan of a fused product, or from what is left of one.
 
-        Args:
-            plan: The plan, for this communicator's layout.
-            digest: The value that all ranks must agree on, 16 bits.
-            matrices: The bytes of A, of the result and of B, each 1-D uint8.
-            result: The matrix that a run returns.
-
-        Returns:
-            The operation, which runs when it is called.
-
-        Raises:
-            RevokedError: The communicator is revoked.
-            AccessError: This tenant may not run the plan, or its grant is gone.
-            ArgumentError: The communicator has ``integrity``: products carry no checksums.
+        All ranks must agree on ``digest``, 16 bits; ``matrices`` are the bytes of A, of the result and of B. Products
+        carry no checksums.
         """
         self._runner.check_usable()
         return self._runner.operation(self._planner.product_of(plan, digest, matrices), result)
@@ -313,9 +287,7 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint, Unshared):
         """Revoke this communicator from any thread, also while a call waits in another.
 
         That call, and all that wait in a call of this communicator on other ranks, raise RevokedError. Not collective.
-
-        Args:
-            reason: Why, for this rank's message.
+        ``reason`` is for this rank's message.
         """
         if self._runner.revoked is None and not self.closed:
             self._runner.abort(RevokedError(f"rank {self.rank} aborted it" + f": {reason}" * bool(reason)))

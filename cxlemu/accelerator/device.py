@@ -66,26 +66,18 @@ class ComputeDevice(Protocol):
         """Allocate memory of the device, of any value."""
 
     def adopt(self, array: NDArray[Any]) -> DeviceBuffer:
-        """Return memory of the device that another library allocated.
+        """Return memory that another library allocated: a C-contiguous array, shown by its address, which keeps it.
 
-        Args:
-            array: It, C-contiguous, shown by its address alone; it keeps the memory.
-
-        Raises:
-            DeviceError: The device does not know it.
+        Raises DeviceError where the device does not know it.
         """
 
     def pinned(self, nbytes: int) -> Bytes:
         """Allocate memory of the host, 1-D uint8, which the device reaches."""
 
     def register(self, cards: Sequence[Bytes]) -> object:
-        """Make the pool's cards, as this host maps them, reachable for the device.
+        """Make the pool's cards, as this host maps them, reachable for the device while what this returns is kept.
 
-        Returns:
-            What has to be kept for as long as the device is to reach them.
-
-        Raises:
-            DeviceError: They cannot be registered, and why.
+        Raises DeviceError where they cannot be registered.
         """
 
     def queue(self) -> Queue:
@@ -101,14 +93,9 @@ class ComputeDevice(Protocol):
     def publish(
         self, queue: Queue, memory: HostMemory, run: StridedRun, source: BufferPart, *, non_temporal: bool
     ) -> None:
-        """Queue a copy to the pool.
+        """Queue a copy of the run's bytes of ``source``, a whole transfer, to the pool.
 
-        Args:
-            queue: Does the copy.
-            memory: The rank's view of the pool, for a device that reaches it no other way.
-            run: Which bytes of ``source`` lie where on which card.
-            source: The whole transfer, of which the run is a part.
-            non_temporal: Past the host's cache, whatever the device's way is.
+        ``memory`` is for a device that reaches the pool no other way; ``non_temporal``: past the host's cache.
         """
 
     def retrieve(self, queue: Queue, memory: HostMemory, run: StridedRun, target: BufferPart) -> None:
@@ -138,11 +125,7 @@ class ComputeDevice(Protocol):
         """Let what is queued from now on wait for an event that was recorded already."""
 
     def happened(self, event: Event) -> bool:
-        """Look whether an event has happened; does not wait.
-
-        Raises:
-            DeviceError: Work that was queued failed.
-        """
+        """Look whether an event has happened; does not wait. Raises DeviceError where queued work failed."""
 
     def synchronize(self, queue: Queue) -> None:
         """Wait until all that was queued has been done. Raises as `happened`."""

@@ -115,12 +115,10 @@ class FabricManager:
     @classmethod
     def of(cls, topology: Topology, space: str, *, block_bytes: int) -> FabricManager:
         """Make the manager of the capacity of a topology's space on cards, lent in blocks: a multiple of 64 bytes."""
-        named = {space.name: space for space in topology.spaces if space.on_cards}
-        if space not in named:
-            raise ArgumentError(f"{topology.name} has no space {space!r} on cards: it has {', '.join(named)}")
-        cards = topology.cards_of(named[space])
+        chosen = topology.space(space)
+        cards = topology.cards_of(chosen)
         room = min(topology.card(card).capacity_bytes for card in cards)
-        most = named[space].capacity_bytes
+        most = chosen.capacity_bytes
         room = room if most is None else min(room, most // len(cards))
         return cls(card_bytes=room, cards=len(cards), block_bytes=block_bytes)
 
@@ -129,8 +127,7 @@ class FabricManager:
     def add(self, tenant: str, nbytes: int) -> Grant:
         """Lend ``nbytes`` of every card, rounded up to blocks, in one piece: the lowest that is free.
 
-        Raises:
-            CapacityError: There is not so much free, or no piece as large; nothing has changed.
+        Raises CapacityError where there is not so much free, or no piece as large; nothing has changed.
         """
         if not tenant or not tenant.isprintable() or nbytes < 1:
             raise ArgumentError(
@@ -152,9 +149,7 @@ class FabricManager:
     def release(self, grant: Grant) -> None:
         """Give a grant back; its bytes are wiped, where they are at hand, and free at once.
 
-        Raises:
-            AccessError: The grant is not held.
-            CapacityError: A plan runs in it; the grant stays held.
+        Raises CapacityError where a plan runs in it; the grant stays held.
         """
         with self._lock:
             self._require_held(grant)
@@ -201,9 +196,7 @@ class FabricManager:
     def check(self, tenant: str, plan: Plan, base: int) -> None:
         """Check whether a tenant may run a plan whose communicator begins at ``base`` of every card, in all its grants.
 
-        Raises:
-            PlanError: The plan breaks the rules of plans.
-            AccessError: The plan could touch a byte that the tenant does not hold; the message says which, and whose.
+        Raises AccessError where the plan could touch a byte that the tenant does not hold, and says which, and whose.
         """
         rules.check(plan)
         with self._lock:

@@ -30,11 +30,13 @@ class BufferPart(NamedTuple):
 class Mover(Protocol):
     """Moves bytes of one kind of buffer, for one rank.
 
-    ``memory`` is that rank's view of the pool. A mover whose device reaches the pool by itself may leave it alone, and
-    then keeps its promises: after ``flush`` of a range and a ``fence``, what the rank stored there is in the pool, and
-    after ``flush`` with ``drop`` its loads fetch the range afresh. Doorbells are rung and looked at by the host, after
-    the instructions before them have returned; a mover that works in the background therefore has all stores of which
-    a fence was asked behind it when ``fence`` returns, and everything it does to buffers in the order of the calls.
+    ``memory`` is that rank's view of the pool, and ``run`` says which bytes of a whole transfer lie where on which
+    card: contiguous there, strided in the buffer. A mover whose device reaches the pool by itself may leave it alone,
+    and then keeps its promises: after ``flush`` of a range and a ``fence``, what the rank stored there is in the pool,
+    and after ``flush`` with ``drop`` its loads fetch the range afresh. Doorbells are rung and looked at by the host,
+    after the instructions before them have returned; a mover that works in the background therefore has all stores of
+    which a fence was asked behind it when ``fence`` returns, and everything it does to buffers in the order of the
+    calls.
     """
 
     def nbytes(self, buffer: Buffer) -> int:
@@ -47,70 +49,32 @@ class Mover(Protocol):
         """Give the host the part's bytes, as a 1-D uint8 array: a view or a copy, which the caller does not write."""
 
     def put(self, part: BufferPart, data: Bytes) -> None:
-        """Store bytes of the host into a part.
-
-        Args:
-            part: The destination.
-            data: 1-D uint8 of ``part.nbytes`` bytes.
-        """
+        """Store bytes of the host, 1-D uint8 of ``part.nbytes`` bytes, into a part."""
 
     def store(self, memory: HostMemory, run: StridedRun, source: BufferPart, *, non_temporal: bool) -> None:
         """Store the run's bytes of ``source`` to the pool, at once or until the next flush and fence.
 
-        Args:
-            memory: The rank's view of the pool.
-            run: Which bytes of ``source`` lie where on which card: contiguous there, strided here.
-            source: The whole transfer, of which the run is a part.
-            non_temporal: Store past this host's cache, so that a fence alone lands the bytes.
+        ``non_temporal``: past this host's cache, so that a fence alone lands the bytes.
         """
 
     def load(self, memory: HostMemory, run: StridedRun, target: BufferPart) -> None:
-        """Load the run's bytes from the pool. They are there on return.
-
-        Args:
-            memory: The rank's view of the pool.
-            run: Which bytes of ``target`` lie where on which card: contiguous there, strided here.
-            target: The whole transfer, of which the run is a part.
-        """
+        """Load the run's bytes of ``target`` from the pool. They are there on return."""
 
     def copy(self, target: BufferPart, source: BufferPart) -> None:
-        """Copy a part to another one of the same size; where both overlap, as if through a third.
-
-        Args:
-            target: The destination.
-            source: The bytes to copy.
-        """
+        """Copy a part to another one of the same size; where both overlap, as if through a third."""
 
     def fold(self, target: BufferPart, dtype: int, redop: RedOp, sources: Sequence[BufferPart], divisor: int) -> None:
-        """Fold the sources element by element, from left to right, and divide by ``divisor``.
+        """Fold the sources element by element, from left to right, and divide by ``divisor``, 1 for nothing.
 
-        The result is that of `cxlemu.plan.reduction.fold`, bit by bit.
-
-        Args:
-            target: Gets the result; it may be one of the sources.
-            dtype: An index of ``DTYPE_NAMES``.
-            redop: The operation.
-            sources: Parts of the size of ``target``.
-            divisor: What the result is divided by; 1 for nothing.
+        The result is that of `cxlemu.plan.reduction.fold`, bit by bit; ``dtype`` is an index of ``DTYPE_NAMES``, and
+        ``target`` may be one of the sources, which have its size.
         """
 
     def flush(self, memory: HostMemory, card: int, offset: int, nbytes: int, *, drop: bool) -> None:
-        """Write a range's lines back to the pool.
-
-        Args:
-            memory: The rank's view of the pool.
-            card: The card's number.
-            offset: Where the range begins on the card, in bytes.
-            nbytes: The range's length.
-            drop: Also make later loads fetch the lines (INVALIDATE).
-        """
+        """Write a range's lines back to the pool; with ``drop``, later loads fetch them (INVALIDATE)."""
 
     def fence(self, memory: HostMemory) -> None:
-        """Return when everything that this rank stored and flushed is in the pool.
-
-        Args:
-            memory: The rank's view of the pool.
-        """
+        """Return when everything that this rank stored and flushed is in the pool."""
 
 
 class HostMover:

@@ -62,6 +62,8 @@ class FoundCards(NamedTuple):
 class Backend(ABC):
     """The place where a pool's bytes live, as a world uses it. A backend is stateless: one object serves all worlds.
 
+    ``spec`` is the specification that the ranks of a world agreed on.
+
     Attributes:
         summary: The text of ``--help`` about the backend, without a full stop.
         where: Where the bytes live.
@@ -99,11 +101,7 @@ class Backend(ABC):
         return ""
 
     def elisions(self) -> str:
-        """Say what the backend guarantees, which steps that elides, and what orders memory instead.
-
-        Returns:
-            The end of a sentence.
-        """
+        """Say what the backend guarantees, which steps it elides, and what orders memory instead: a sentence's end."""
         if not self.elides:
             return f"{self.guarantees}; nothing is elided"
         names = ", ".join(str(step.name) for step in CoherenceStep if step in self.elides)
@@ -133,11 +131,8 @@ class Backend(ABC):
         """Open one rank's view of the pool.
 
         Args:
-            spec: The specification that the rank's world agreed on.
             cards: One writable uint8 array per card, each of whole 64-byte lines and all of one size.
             host_cache: The cache of the rank's host, where the backend emulates caches; else None.
-            host: The rank's host.
-            rank: The rank.
 
         Returns:
             The rank's memory; no other rank may use it.
@@ -147,13 +142,10 @@ class Backend(ABC):
         """
 
     def native_memory(self, memory: HostMemory) -> NativeShadowMemory | None:
-        """Give the memory in C through which the native engine executes plans.
-
-        Args:
-            memory: A rank's memory that ``open`` made.
+        """Give the memory that ``open`` made in C, through which the native engine executes plans.
 
         Returns:
-            That memory in C; None where the engine executes on the cards themselves.
+            That memory; None where the engine executes on the cards themselves.
 
         Raises:
             ArgumentError: The native engine cannot use ``memory``; by default, where it would have to execute steps on
@@ -169,10 +161,6 @@ class Backend(ABC):
     def create_pool(self, spec: MemorySpec, new: NewPool) -> Pool:
         """Create a fresh pool that this process owns; on devices, open the pool that is there.
 
-        Args:
-            spec: The specification of the world's memory.
-            new: Name, cards and sizes that the world wants.
-
         Returns:
             The pool. Its cards are writable, contiguous uint8 arrays of whole 64-byte lines, and each array begins at
             a line. A new card is all zeros.
@@ -187,7 +175,6 @@ class Backend(ABC):
         """Open the pool that another process made.
 
         Args:
-            spec: The specification of the world's memory.
             name: The name that the pool has in that process; None for the pool that ``spec`` itself names.
             deadline_s: How long to wait until the pool is complete, in seconds.
 
@@ -204,39 +191,21 @@ class Backend(ABC):
         """Open the memory through which ranks meet and say that they live.
 
         How often a session looks and beats depends on time, so its memory must neither consume the adversary's random
-        numbers nor fence what the rank's program wrote.
-
-        Args:
-            spec: The specification of the world's memory.
-            cards: As for ``open``.
-            **place: ``host_cache``, ``host`` and ``rank``, as for ``open``.
+        numbers nor fence what the rank's program wrote. Arguments are those of ``open``.
         """
         return replace(spec, seed=None).open(cards, **place)
 
     def private_caches(self, pool: Pool, hosts: set[int]) -> dict[int, HostCache | None]:
         """Make the cache of each host, for ranks that are threads of this process.
 
-        Args:
-            pool: The pool that the hosts map.
-            hosts: The hosts of the ranks.
-
-        Returns:
-            One cache per host; None for each where the backend emulates no caches.
+        It is None for each where the backend emulates no caches.
         """
         return dict.fromkeys(hosts)
 
     def shared_cache(self, pool: Pool, host: int) -> AbstractContextManager[HostCache | None]:
         """Open the cache that the processes of one host share, as a context that closes it.
 
-        Args:
-            pool: The pool that the host maps.
-            host: The host.
-
-        Returns:
-            A context manager that gives the cache, or None where the backend emulates no caches.
-
-        Raises:
-            PoolError: The pool's owner removed the cache.
+        It gives None where the backend emulates no caches. Raises PoolError where the pool's owner removed the cache.
         """
         return nullcontext()
 

@@ -239,17 +239,7 @@ class Worlds:
 
 
 def script_of(marks: Sequence[tuple[Sequence[object], Mapping[str, Any]]], folder: Path, seed: int) -> Script:
-    """Collect the faults that a test's markers declare.
-
-    Args:
-        marks: arguments of each ``cxl_faults``, the nearest first: files of fault scripts, and faults as mappings.
-        folder: where the test is, beside which files are looked for.
-        seed: the script's.
-
-    Raises:
-        ArgumentError: a marker holds something else.
-        ConfigError: a script or a fault is wrong.
-    """
+    """Collect the faults that a test's markers declare: files of fault scripts beside the test, and mappings."""
     faults: list[Fault] = []
     for arguments, keywords in marks:
         if not arguments or keywords.keys() - {"requires", "owes"}:
@@ -273,17 +263,7 @@ def _as_yaml(value: object) -> str:
 
 
 def requires_of(marks: Sequence[tuple[Sequence[object], Mapping[str, Any]]]) -> Required | None:
-    """Find what the nearest marker with ``requires`` requires of ranks.
-
-    Args:
-        marks: arguments of each ``cxl_faults``, the nearest first. ``owes`` is the old name of ``requires``, and warns.
-
-    Returns:
-        None if no marker has ``requires``.
-
-    Raises:
-        ArgumentError: it is neither "survive" nor "detect", or a marker has both names.
-    """
+    """Find what the nearest marker with ``requires`` requires of ranks; ``owes`` is its old name, and warns."""
     for _, keywords in marks:
         if "owes" in keywords:
             if "requires" in keywords:

@@ -66,13 +66,9 @@ class Implementation(Protocol):
     rank: int
 
     def prepare(self, command: dict[str, Any]) -> Mapping[str, Prepared]:
-        """Allocate buffers for a call, and return each path, a way to make the call, by its name.
+        """Allocate buffers for a "prepare" command above, and return each path by its name, a way to make the call.
 
-        Args:
-            command: A "prepare" of the table above.
-
-        Raises:
-            NotImplementedError: The implementation has no such call; the error has the reason.
+        Raises NotImplementedError with the reason where the implementation has no such call.
         """
         ...
 

@@ -19,21 +19,11 @@ class Policy(Protocol):
     """Decides which pages move, and when."""
 
     def begin(self, placement: Placement, schedule: Sequence[int]) -> list[Move]:
-        """Return what moves before the first access.
-
-        Args:
-            placement: Where pages lie; a policy updates it with every move.
-            schedule: The page of each access.
-        """
+        """Return what moves before the first access; a policy updates the placement with every move."""
         ...
 
     def touched(self, step: int, page: int) -> list[Move]:
-        """Return what moves after an access.
-
-        Args:
-            step: The number of the access, from 0.
-            page: The page that it touched.
-        """
+        """Return what moves after access number ``step``, from 0."""
         ...
 
 

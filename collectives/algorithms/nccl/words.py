@@ -42,9 +42,7 @@ class Sends(Builder):
     def slices(self, nbytes: int, *, lanes: int, bells: int | None = None, at_least: int = 1) -> Iterator[list[Chunk]]:
         """Cut a block into rounds of slices, ``at_least`` so many where that is more than a line each.
 
-        Args:
-            lanes: How many messages of a slice an inbox receives.
-            bells: How many of them one rank sends to one peer (default: all).
+        An inbox receives ``lanes`` messages of a slice, of which one rank sends one peer ``bells`` (default: all).
         """
         if nbytes == 0:
             return
