@@ -65,7 +65,6 @@ def buffers(call: Call) -> tuple[Buffer, Buffer, Buffer]:
 
 
 def check(call: Call) -> None:
-    """Check that a call is a fused product."""
     gemm, ranks = call.gemm, call.ranks
     if call.collective not in KINDS:
         raise ArgumentError(unknown("operator", call.collective, KINDS))

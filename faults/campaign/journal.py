@@ -13,8 +13,6 @@ _JUDGEMENT = {field.name for field in fields(Judgement)}
 
 
 class Journal(JournalFile):
-    """A campaign's journal."""
-
     def __init__(self, path: Path, campaign: Mapping[str, Any]) -> None:
         super().__init__(path, "campaign", campaign, _is_case)
 

@@ -29,7 +29,6 @@ class Screen:
         self._told = 0
 
     def note(self, text: str) -> None:
-        """Print a remark."""
         print_wrapped(self._out, f"# {text}", "yellow", indent="#   ")
 
     def tell(self, result: CampaignResult) -> None:

@@ -20,8 +20,6 @@ def _kinds() -> tuple[str, ...]:
 
 
 class SweepFlags(Flags):
-    """Which calls are swept with which faults."""
-
     collectives: tuple[str, ...] = argument(nargs=-1, metavar="[COLLECTIVE]...|FILE.plan")
     ranks: int = concept("ranks", type=RanksParam(2, SWEPT_RANKS_MAX), default="3")
     config: str = concept("config", default="", show_default=False, default_text="hosts around two cards")

@@ -127,7 +127,6 @@ def _print_outcomes(out: Any, result: LitmusResult) -> None:
 
 
 def _print_witness(out: Any, result: LitmusResult, condition: Condition) -> bool:
-    """Print an execution that ends with a condition; return whether there is one."""
     schedule = result.witness(condition)
     if schedule is None:
         ever = "no execution ends" if result.complete else "no execution was seen to end"

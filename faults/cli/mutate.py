@@ -16,8 +16,6 @@ _TOLD = "\b\nOperators:\n" + "\n".join(f"  {name:<10}{what}" for name, what in M
 
 
 class MutateFlags(Flags):
-    """Which plans are mutated."""
-
     collectives: tuple[str, ...] = argument(nargs=-1, metavar="[COLLECTIVE]...|FILE.plan")
     ranks: Sequence[int] = concept("ranks", type=RanksParam(2, MUTATED_RANKS_MAX), default="2")
     variant: str = flag("--variant", default=EVERY, callback=each_once, help="Comma list of variants, or every.")

@@ -163,7 +163,6 @@ def _token(case: MutationCase, judgement: MutantJudgement) -> Token:
 
 
 def print_one(case: MutationCase, judgement: MutantJudgement) -> None:
-    """Print all that is known of one mutant."""
     out = console()
     lines = [f"{case}: {judgement.mutant} {judgement.instruction}: {judgement.fate.value}"]
     lines += [judgement.reason] if judgement.reason else []

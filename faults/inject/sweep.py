@@ -88,7 +88,6 @@ class FaultSweepRow:
     verdicts: Counter[ScenarioVerdict] = field(default_factory=Counter)  # how often each verdict was given
 
     def plain(self) -> dict[str, object]:
-        """Give the row as JSON has it."""
         counts = {verdict.value.replace(" ", "_"): self.verdicts[verdict] for verdict in ScenarioVerdict}
         row = {"collective": self.collective, "variant": self.variant, "fault": self.fault}
         return {**row, "scenarios": self.verdicts.total(), **counts}

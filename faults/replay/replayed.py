@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Replayed:
-    """How a failure fared in a replay."""
-
     what: str  # the calls that were replayed, in words
     before: str  # the failure that the token holds; empty if it holds none
     now: str  # the failure of this replay; empty if nothing failed

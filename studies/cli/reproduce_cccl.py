@@ -31,7 +31,6 @@ from studies.ranged import of_cccl
 
 
 def run(_ctx: click.Context, asked: CcclFlags) -> None:
-    """Run ``cxlemu reproduce cccl``."""
     report = ReproductionReport(asked, PICTURES)
     work = Reproduction()
     rows = list(report.finished(work.each_row(), "comparing figures"))

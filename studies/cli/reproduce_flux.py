@@ -37,7 +37,6 @@ TILES, TILES_WIDTH = "rows, tile, order, transport", 28
 
 
 def run(_ctx: click.Context, asked: FluxFlags) -> None:
-    """Run ``cxlemu reproduce flux``."""
     report = ReproductionReport(asked, PICTURES)
     work = Reproduction(asked.rows or ROWS)
     report.header(_header(work))

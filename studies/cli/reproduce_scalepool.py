@@ -30,7 +30,6 @@ CHECKED_RANKS, CHECKED_SLICE_BYTES = 64, 4 << 20
 
 
 def run(_ctx: click.Context, asked: ScalePoolFlags) -> None:
-    """Run ``cxlemu reproduce scalepool``."""
     report = ReproductionReport(asked, PICTURES)
     work = Reproduction()
     study = TierStudy()

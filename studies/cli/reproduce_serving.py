@@ -14,7 +14,6 @@ from studies.ranged import of_serving
 
 
 def run(_ctx: click.Context, asked: IntervalsFlags) -> None:
-    """Run ``cxlemu reproduce serving``."""
     report = ReproductionReport(ReproduceFlags(json_file=asked.json_file, plot_dir=None), {})
     report.header(
         [f"cxlemu   {__version__}: what a model says, the same on every machine", "configs  as shipped; nothing fitted"]

@@ -109,7 +109,6 @@ class Clusters:
 
 @cache
 def _clusters() -> Clusters:
-    """The clusters of a worker."""
     return Clusters()
 
 

@@ -26,8 +26,6 @@ OurPlans: TypeAlias = dict[tuple[VariantSpec, Layout, Call], Plan]
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """What a call takes."""
-
     us: float
     busiest: str  # what was busy longest
     utilization: float  # the share of the time for which it was busy

@@ -35,8 +35,6 @@ GEOMEAN, COMMUNICATION = 1.22, 3.79
 
 
 class ScalePoolCase(Model):
-    """One published training run."""
-
     model: Name = Field(description="a shipped language model")
     parallel: str = Field(description="as --parallel of cxlemu simulate training")
     microbatch: int = Field(ge=1, le=4096, description="sequences")
@@ -111,7 +109,6 @@ class Reproduction:
         self._on_scalepool: list[TrainingStep] = []
 
     def step(self, case: ScalePoolCase, fabric: TrainingFabric, offload: Offload) -> TrainingStep:
-        """Simulate a case's training step."""
         how = replace(Parallelism.parse(case.parallel, None), overlap=self.setup.overlap)
         clusters = self.setup.cluster_ranks
         sharing = next(n for n in range(clusters // how.tensor, 0, -1) if how.data % n == 0) if self.two_levels else 1

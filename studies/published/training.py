@@ -43,7 +43,6 @@ class Training:
 
     @cached_property
     def by_sequences(self) -> dict[int, float]:
-        """The speedup for each of BATCHES."""
         return {sequences: self.speedup(sequences) for sequences in BATCHES}
 
     def rows(self) -> Iterator[Row]:

@@ -18,8 +18,6 @@ BOTH, PREFILL, DECODE = "both", "prefill", "decode"
 
 @dataclass(eq=False)
 class Served:
-    """One request, and how far it is."""
-
     number: int
     request: ServingRequest
     first_ns: int | None = None  # when its first token came
@@ -163,7 +161,6 @@ class Instance:
         self._ends[self.iterated + reply.request.output_tokens - 1].append(reply)
 
     def answered(self, reply: Served) -> None:
-        """End an answer."""
         self.answering -= 1
         self.context -= reply.request.input_tokens + reply.request.output_tokens
         self.leave(reply)

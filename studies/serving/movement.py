@@ -35,8 +35,6 @@ class BlockMove:
 
 @dataclass
 class Movement:
-    """All moves of a simulation."""
-
     transfers: Transfers
     schedule: Schedule
     carried: list[Carried] = field(default_factory=list)

@@ -120,7 +120,6 @@ class ServingOutcome:
         return sum(one.busy_ns for one in every) / len(every) / self.span_ns if self.span_ns else 0.0
 
     def document(self) -> dict[str, Any]:
-        """Return all of it for JSON."""
         first, following = self.first_token, self.next_token
         return {
             "place": self.run.setup.place,

@@ -130,7 +130,6 @@ def _memory(topology: Topology) -> Space:
 
 
 def places_of(topology: Topology) -> Sequence[str]:
-    """List the places that a topology has."""
     kinds = ["accelerator"]
     for kind, ask in (("host", _memory), ("pool", _pool), ("rdma", _memory)):
         try:

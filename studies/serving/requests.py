@@ -26,8 +26,6 @@ NS_A_MS = 1_000_000
 
 
 class ServingRequest(NamedTuple):
-    """What one user asks for."""
-
     arrival_ns: int
     input_tokens: int
     output_tokens: int

@@ -28,8 +28,6 @@ WEIGHTS_STEP_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class ServingSetup:
-    """What serves the requests."""
-
     topology: Topology
     iterations: Iterations
     place: str

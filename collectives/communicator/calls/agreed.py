@@ -24,8 +24,6 @@ from cxlemu.unshared import Unshared
 
 
 class UnevenArguments(NamedTuple):
-    """What an uneven verb asks for."""
-
     collective: str
     send: BlocksGiven  # what this rank sends
     receive: BlocksGiven  # what this rank receives
@@ -39,7 +37,6 @@ class UnevenArguments(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What the user called."""
         return self.verb or self.collective
 
 

@@ -108,7 +108,6 @@ class Staging:
         return private, target
 
     def fill(self) -> None:
-        """Copy before the call."""
         for to, source in self.before:
             np.copyto(to, source)
 

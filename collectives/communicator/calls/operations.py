@@ -99,8 +99,6 @@ class Timed(Unshared):
 
 @dataclass(frozen=True)
 class InARow(Unshared):
-    """Several operations as one."""
-
     operations: tuple[Operation, ...]
     result: Any  # what a run returns
     turn: Callable[[Operation], Any]  # runs an operation when this rank's earlier calls have ended

@@ -49,8 +49,6 @@ class CallArguments(NamedTuple):
 
 @dataclass
 class CallPlanner:
-    """Plans the calls of one rank of a communicator."""
-
     rank: int  # this rank's number in the communicator
     size: int
     cluster: int  # how many consecutive ranks share a host; 1: there are no clusters

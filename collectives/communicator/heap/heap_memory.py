@@ -81,7 +81,6 @@ class BothEnds:
 
     @property
     def held(self) -> int:
-        """The bytes of both ends together."""
         return self.nbytes - max(self.high - self.low, 0)
 
     def each(self, does: Callable[[int, int], None]) -> None:
@@ -93,8 +92,6 @@ class BothEnds:
 
 
 class StripMemory:
-    """The memory of one rank's strip."""
-
     def __init__(self, nbytes: int, backing: Backing | None) -> None:
         self.extent, self.ever = BothEnds(nbytes), BothEnds(nbytes)
         self._backing = backing
@@ -106,7 +103,6 @@ class StripMemory:
 
     @property
     def held_bytes(self) -> int:
-        """How much memory the strip has."""
         return self.extent.nbytes if self._backing is None else self.extent.held
 
     def reach_up(self, end: int) -> None:

@@ -13,7 +13,6 @@ from cxlemu.numbers import as_int, is_bool
 
 
 def members_of(ranks: Sequence[int], size: int, mine: int) -> tuple[int, ...]:
-    """Check the members of a group."""
     try:
         found = tuple(map(as_int, ranks))
     except TypeError:

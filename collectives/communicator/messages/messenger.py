@@ -34,8 +34,6 @@ IDLE_LOOKS = 100  # of who awaits a message, before it pauses between two
 
 
 class Messenger(Traffic):
-    """The messages of one rank of a communicator."""
-
     _glance_at = 0.0  # before that time, on the session's clock, calls that do not wait do not look at the peers
 
     # --- posting ----------------------------------------------------------------------------------------------
