@@ -340,12 +340,18 @@ def name_ranks(ranks: Iterable[int]) -> str:
 
 def name_numbers(noun: str, numbers: Iterable[int]) -> str:
     """Name numbered things for messages: "card 3", "cards 0, 2", "cards 1 to 299"."""
+    runs = runs_of(sorted(set(numbers)))
+    words = [f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+    one = len(runs) == 1 == len(runs[0])
+    return f"{noun if one else noun + 's'} {', '.join(words)}"
+
+
+def runs_of(numbers: Iterable[int]) -> list[list[int]]:
+    """Cut ascending numbers into runs without gaps."""
     runs: list[list[int]] = []
-    for number in sorted(set(numbers)):
+    for number in numbers:
         if runs and number == runs[-1][-1] + 1:
             runs[-1].append(number)
         else:
             runs.append([number])
-    words = [f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
-    one = len(runs) == 1 == len(runs[0])
-    return f"{noun if one else noun + 's'} {', '.join(words)}"
+    return runs

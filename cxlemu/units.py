@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from decimal import Decimal
 
-from cxlemu.errors import ArgumentError
+from cxlemu.errors import ArgumentError, runs_of
 
 _SUFFIXES = "KMGTPE"
 _SIZE = re.compile(rf"(\d{{1,20}}(?:\.\d{{1,20}})?)\s*(?:([{_SUFFIXES}])i?)?B?", re.IGNORECASE | re.ASCII)
@@ -56,12 +56,7 @@ def counted(number: int, one: str, several: str = "") -> str:
 
 def format_numbers(numbers: Iterable[int]) -> str:
     """Write ascending numbers for people to read: ``2-5, 7, 8``."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
+    runs = runs_of(numbers)
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 

@@ -16,12 +16,22 @@ from cxlemu.cli import INTERRUPTED, main
 from cxlemu.cli.commands import as_verb, commands, load
 from cxlemu.cli.output import write_json
 from cxlemu.cli.several import for_each_ranks
-from cxlemu.cli.vocabulary import REPLACED, VOCABULARY, ConceptOption, RanksParam, SecondsParam, option
+from cxlemu.cli.vocabulary import VOCABULARY, ConceptOption, RanksParam, SecondsParam, option
 from cxlemu.errors import ArgumentError, CxlemuError
 
 # Verbs that print no result: they compile, or hold something until Ctrl-C.
 NO_RESULT = {"cc", "c++", "pool capacity hold"}
 WORD_OF = {flag: name for name, word in VOCABULARY.items() for flag in word.flags}
+
+# What was written once, or could be, and how it is written.
+REPLACED = {
+    "--bytes": "-b/--minbytes",
+    "--size": "-b/--minbytes",
+    "--budget-s": "--budget",
+    "--fault": "--kinds",
+    "--script": "--faults",
+    "--kind": "--kinds",
+}
 
 
 def verbs() -> Iterator[tuple[str, click.Command]]:

@@ -16,8 +16,6 @@ from cxlemu.units import format_bytes
 
 
 class FusedFlags(TilingFlags):
-    """Which product is fused, how it is cut, and how often it is timed."""
-
     kind: str = argument(metavar="OPERATOR")
     engine: str = flag(
         "--engine",

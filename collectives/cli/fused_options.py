@@ -32,8 +32,6 @@ class Dimensions(click.ParamType[tuple[int, ...]]):
 
 
 class TilingFlags(Flags):
-    """How a product is cut, and where a choice that was found is kept."""
-
     comm_rows: int | None = flag(
         "--comm-rows", type=click.IntRange(1), metavar="N", help="Rows per communication tile."
     )

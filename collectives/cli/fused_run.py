@@ -41,10 +41,6 @@ BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "B
 
 
 def run(ctx: click.Context, asked: FusedFlags) -> None:
-    """Run the command with its flags, whose names the parameters have.
-
-    The process exits with 1 where a result was wrong.
-    """
     tunes = is_searched(asked)
     for flag, wanted in (("--time-scale", asked.time_scale), ("--share", asked.share)):
         if wanted is not None and not asked.pace:

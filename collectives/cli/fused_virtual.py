@@ -11,8 +11,6 @@ from cxlemu.cli.vocabulary import RanksParam
 
 
 class VirtualFlags(TilingFlags):
-    """Which product is fused, how it is cut, and on which fabric."""
-
     kind: str = argument(type=click.Choice(KINDS), metavar="OPERATOR")
     engine: str = flag("--engine", type=click.Choice(["virtual"]), required=True, help="Run on modelled accelerators.")
     ranks: int | None = concept("ranks", type=RanksParam(2, RANKS_MAX), default_text="one for each place")

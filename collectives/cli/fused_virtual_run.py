@@ -32,7 +32,6 @@ COLUMNS = "  {:<32} {:>10} {:>10} {:>8}"
 
 
 def run(ctx: click.Context, asked: VirtualFlags) -> None:
-    """Run the command with its flags, whose names the parameters have."""
     tunes = is_searched(asked)
     topology = Topology.load(asked.config)
     simulator = Simulator(topology, asked.ranks or topology.place_count)

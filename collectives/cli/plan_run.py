@@ -111,7 +111,6 @@ def _part_as_dict(plan: Plan, part: RankPart) -> dict[str, Any]:
 
 
 def save(ctx: click.Context, asked: PlanSaveFlags) -> None:
-    """Build a plan, check its rules and write it to a file."""
     plan = _plan(ctx, asked)
     check_rules(plan)
     plan_file.save(plan, asked.output)
@@ -138,7 +137,6 @@ def traffic(ctx: click.Context, asked: PlanTrafficFlags) -> None:
 
 
 def check(_ctx: click.Context, asked: PlanCheckFlags) -> None:
-    """Check a plan file and print a summary."""
     plan = load_plan(str(asked.file))
     write_json(asked.json_file, {"files": [str(asked.file)]} | _facts(plan))
     print_wrapped(console(), f"{asked.file}: ok, {_summary(plan)}")
@@ -157,7 +155,6 @@ def _summary(plan: Plan) -> str:
 
 
 def list_(_ctx: click.Context, asked: JsonFlags) -> None:
-    """Print the table of collectives, variants and algorithms."""
     rows = [
         {"collective": collective, "variant": variant, "algorithm": _first_line(recipe(collective, variant))}
         for collective in COLLECTIVES

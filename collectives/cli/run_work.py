@@ -35,7 +35,6 @@ from cxlemu.world.environment import Place, find_place
 
 
 def run(ctx: click.Context, asked: RunFlags) -> None:
-    """Run ``cxlemu run``; exits with 1 where a result was wrong."""
     if asked.protocol is not None:
         run_protocol(ctx, asked.protocol)
     if asked.seeds is not None or asked.repeat is not None or asked.exitfirst:

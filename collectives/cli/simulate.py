@@ -18,8 +18,6 @@ RANKS_MAX = 16_384
 
 
 class SimulateFlags(Flags):
-    """Which calls are modelled, on which fabric, and what fails there."""
-
     collectives: tuple[str, ...] = argument(nargs=-1, metavar="[COLLECTIVE]...|FILE.plan")
     config: str = concept("config", default=DEFAULT_TOPOLOGY, help="Topology of the modelled fabric: a file or a name.")
     ranks: int | None = concept("ranks", type=RanksParam(1, RANKS_MAX), default_text="one for each place")

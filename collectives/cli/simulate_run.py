@@ -41,11 +41,7 @@ LINE_MAX_BYTES = 64 << 10  # larger blocks take thousands of doorbells: of "ever
 
 
 def run(ctx: click.Context, asked: SimulateFlags) -> None:
-    """Run the command with its flags, whose names the parameters have.
-
-    The process exits with 1 where a checked result was wrong, with 3 where nothing failed that was to, or mattered, or
-    nothing was there to check.
-    """
+    """Exit with 1 where a result was wrong, with 3 where no failure came or mattered, or nothing was checked."""
     if asked.beside is not None:
         brought("cxlemu.jobs", "beside", "--with")(ctx, "collective", asked)
         return

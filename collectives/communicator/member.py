@@ -123,7 +123,7 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint, Unshared):
             self.size,
             self._runner.prepare,
             self._prepare_uneven,
-            self._prepare_product,
+            self._runner.product,
             self._runner.timed,
         )
         self._calls = self._runner.cache
@@ -230,12 +230,7 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint, Unshared):
         return self._runner.start(operation, asked.send.given, asked.receive.given) if async_op else operation()
 
     def _product(self, kind: str, a: Matrix, b: Matrix, out: Matrix | None, style: str, **cut: Any) -> Outcome:
-        return self._prepare_product(kind, a, b, out, style, **cut)()
-
-    def _prepare_product(
-        self, kind: str, a: Matrix, b: Matrix, out: Matrix | None, style: str, **cut: Any
-    ) -> Operation:
-        return self._runner.product(kind, a, b, out, style, **cut)
+        return self._runner.product(kind, a, b, out, style, **cut)()
 
     @property
     def cluster(self) -> int:

@@ -35,7 +35,6 @@ def _managed(asked: LentFlags) -> Iterator[PoolManager]:
 
 
 def show(_ctx: click.Context, asked: LentFlags) -> None:
-    """Print which tenants hold what, which ranks are in it, and what is free."""
     with _managed(asked) as manager:
         facts = _facts(manager)
     if write_json(asked.json_file, facts):
@@ -95,7 +94,6 @@ def _grant_facts(grant: Grant) -> dict[str, Any]:
 
 
 def add(_ctx: click.Context, asked: AddFlags) -> None:
-    """Lend a tenant the next bytes of every card, in one piece and whole blocks; others go on meanwhile."""
     with _managed(asked) as manager:
         grant = manager.add(asked.tenant, asked.size)
         cards = manager.cards
@@ -109,7 +107,6 @@ def add(_ctx: click.Context, asked: AddFlags) -> None:
 
 
 def release(_ctx: click.Context, asked: ReleaseFlags) -> None:
-    """Give back what a tenant holds, or one grant of it; refused while ranks are in it."""
     wanted = Tenant.parse(asked.tenant)
     with _managed(asked) as manager:
         grants = [grant for grant in manager.grants(wanted.name) if wanted.number in (None, grant.number)]
@@ -145,7 +142,6 @@ def _print_grants(what: str, grants: list[Grant], json_file: Path | None, ranks:
 
 
 def hold(_ctx: click.Context, asked: HoldFlags) -> None:
-    """Make a pool in shared memory whose capacity is lent, and keep it until Ctrl-C."""
     topology = Topology.load(asked.config)
     with (
         stops_exit(),

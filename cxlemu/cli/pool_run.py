@@ -22,7 +22,6 @@ from cxlemu.units import counted, format_bytes
 
 
 def list_pools(_ctx: click.Context, asked: JsonFlags) -> None:
-    """Print all pools in this machine's shared memory."""
     rows = [_row(entry) for entry in catalog.entries()]
     if write_json(asked.json_file, rows):
         return
@@ -131,7 +130,6 @@ def _phrase(owner: dict[str, Any]) -> str:
 
 
 def clean(_ctx: click.Context, asked: PoolCleanFlags) -> None:
-    """Remove dead pools, and print what happened to each."""
     if asked.name is not None:
         segments.check_pool_name(asked.name)
     verdicts = catalog.clean(asked.name, dry_run=asked.dry_run)

@@ -14,7 +14,6 @@ from cxlemu.topology.bill import SUMS, bill_of, power_watts, price_usd
 
 
 def cost(_ctx: click.Context, asked: TopologyCostFlags) -> None:
-    """Print each topology's bill, and the comparison with the last one."""
     topologies = [Topology.load(config) for config in asked.configs]
     bills = [bill_of(topology) for topology in topologies]
     out = console()

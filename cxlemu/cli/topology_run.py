@@ -25,7 +25,6 @@ from cxlemu.units import counted, format_bytes
 
 
 def list_(_ctx: click.Context, asked: JsonFlags) -> None:
-    """Print the topologies that come with cxlemu."""
     if write_json(asked.json_file, [summary._asdict() for summary in summaries()]):
         return
     table = _table("name", "hosts", "cards", "description")

@@ -163,16 +163,6 @@ VOCABULARY = {
     "plot": Concept(("--plot",), "plot_file", {"type": _FILE, "metavar": "PATH"}, (click.Path,)),
 }
 
-# What was written once, or could be, and how it is written.
-REPLACED = {
-    "--bytes": "-b/--minbytes",
-    "--size": "-b/--minbytes",
-    "--budget-s": "--budget",
-    "--fault": "--kinds",
-    "--script": "--faults",
-    "--kind": "--kinds",
-}
-
 
 class ConceptOption(click.Option):
     word: str

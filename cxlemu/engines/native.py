@@ -51,26 +51,10 @@ check_compiled(
 )
 # How a run ends: enum status in native/core.h. An obstacle has MODELLED_TIME instead of a doorbell where a stream's
 # modelled time has not come.
-(
-    DONE,
-    IDLE,
-    MISMATCH,
-    KERNEL,
-    LOCK_TIMEOUT,
-    OUT_OF_MEMORY,
-    STOPPED,
-    DAMAGED,
-    CLOCKS_TIMEOUT,
-    UNREADABLE,
-    MISPLACED,
-    MODELLED_TIME,
-) = (
-    _native.CONSTANTS[name]
-    for name in (
-        *("DONE", "IDLE", "MISMATCH", "KERNEL", "LOCK_TIMEOUT", "OUT_OF_MEMORY"),
-        *("STOPPED", "DAMAGED", "CLOCKS_TIMEOUT", "UNREADABLE", "MISPLACED", "MODELLED_TIME"),
-    )
-)
+_FIRST = "DONE", "IDLE", "MISMATCH", "KERNEL", "LOCK_TIMEOUT", "OUT_OF_MEMORY"
+_OTHERS = "STOPPED", "DAMAGED", "CLOCKS_TIMEOUT", "UNREADABLE", "MISPLACED", "MODELLED_TIME"
+DONE, IDLE, MISMATCH, KERNEL, LOCK_TIMEOUT, OUT_OF_MEMORY = map(_native.CONSTANTS.__getitem__, _FIRST)
+STOPPED, DAMAGED, CLOCKS_TIMEOUT, UNREADABLE, MISPLACED, MODELLED_TIME = map(_native.CONSTANTS.__getitem__, _OTHERS)
 ProgramKey: TypeAlias = tuple[int, int, tuple[int, int] | None]  # a part's id, and of a Binding the base and the places
 ToldPlaces: TypeAlias = tuple[int, int, int, int, Ints, Ints]  # as told_take of native/told_module.h takes it
 LOOK_NS = 50_000_000  # how long C waits before Python checks on the peers

@@ -9,6 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from cxlemu.errors import runs_of
 from cxlemu.plan.plan import Plan
 from cxlemu.plan.text import amount, counts, region_name, text
 from cxlemu.units import counted, format_bytes
@@ -98,12 +99,7 @@ class PlanView:
 
 def _listed(ranks: list[int]) -> str:
     """``rank 0``, ``ranks 1-3``, ``ranks 0-1, 3``."""
-    spans: list[list[int]] = []
-    for rank in ranks:
-        if spans and rank == spans[-1][-1] + 1:
-            spans[-1][1:] = [rank]
-        else:
-            spans.append([rank])
+    spans = (dict.fromkeys((run[0], run[-1])) for run in runs_of(ranks))
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join("-".join(map(str, span)) for span in spans)
 
 

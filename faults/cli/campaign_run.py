@@ -37,11 +37,6 @@ def run(
     html: Path | None,
     **flags: Any,
 ) -> None:
-    """Run a campaign, and print and write the result, as the command's flags say.
-
-    The command exits with the code that its help tells. Every argument is the command's parameter of the same name;
-    ``flags`` replace fields of the campaign's file.
-    """
     outputs = {"--junit": junit, "--html": html}
     for flag, path in outputs.items():
         if path is not None:

@@ -35,11 +35,6 @@ PLAN_BYTES_MAX = 1 << 28  # of a saved plan: its ring and heap, and all blocks
 
 
 def run(ctx: click.Context, asked: SweepFlags) -> None:
-    """Run the faults of a sweep, and print and write the result, as the command's flags say.
-
-    With Ctrl-C it does so for the runs that ended. The command exits with 1 if a run ended wrong, else with 130 after
-    Ctrl-C, else with 3 if a kind of fault happened in no run, else with 0.
-    """
     jobs, launch, nbytes, ranks = asked.jobs, asked.launch, asked.nbytes, asked.ranks
     if launch == "turns" and asked.engine != "reference":
         raise ArgumentError("--launch turns is for --engine reference: give --launch threads or processes")

@@ -14,8 +14,6 @@ from faults.explore.result import Budget
 
 
 class LitmusFlags(JsonFlags):
-    """Which tests are searched, or run on hardware, and for how long."""
-
     paths: tuple[Path, ...] = argument(
         nargs=-1, required=True, metavar="FILE|DIRECTORY...", type=click.Path(path_type=Path)
     )

@@ -31,10 +31,6 @@ SEARCH = Budget(states=200_000, seconds=10.0)  # for the outcomes that the model
 
 
 def run_on_hardware(ctx: click.Context, asked: LitmusFlags, tests: list[Litmus]) -> None:
-    """Run litmus tests on a backend, and print and write what they ended with.
-
-    The command exits with the code that its help tells.
-    """
     memory, _ = memory_of(str(asked.backend), None, asked.devices, asked.pool, None)
     if memory.backend.emulates_caches:
         raise ArgumentError(

@@ -33,10 +33,6 @@ HARDWARE = {"devices", "pool", "ranks", "how", "rounds", "seed", "deadline_s"}  
 
 
 def run(ctx: click.Context, asked: LitmusFlags) -> None:
-    """Run litmus tests, and print and write the results, as the command's flags say.
-
-    The command exits with the code that its help tells.
-    """
     hardware = asked.backend is not None
     for name in sorted(SEARCHES if hardware else HARDWARE):
         if ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE:

@@ -33,11 +33,6 @@ PLAN_MAX = 5000  # instructions of a saved plan, each with its mutants
 
 
 def run(ctx: click.Context, asked: MutateFlags) -> None:
-    """Try mutants, and print and write the result, as the command's flags say.
-
-    With Ctrl-C it does so for what is finished. The command exits with 1 if prover and executions disagree or an
-    instruction is needless, else with 130 after Ctrl-C, else with 3 if the prover could not tell, else with 0.
-    """
     named = target(asked.collectives, asked.algorithm, variant=asked.variant != EVERY)
     if named.plan is not None:
         check_options(

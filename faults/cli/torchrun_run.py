@@ -41,7 +41,6 @@ OF_TORCH = re.compile(r"^RuntimeError: Got the following error when running the 
 
 
 def run(ctx: click.Context, /, **flags: Any) -> None:
-    """Run the command with its flags; exits with 1 where something is wrong, with 3 where something was not done."""
     if flags["replay"] is not None:
         ctx.exit(_replay(ctx, flags["replay"], flags["json_file"]))
     script: Path | None = flags["script"]

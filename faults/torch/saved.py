@@ -86,7 +86,7 @@ def load(folder: Path) -> tuple[SavedCall, list[Array]]:
     if (
         saved_call.dtype not in DTYPES
         or saved_call.collective not in COLLECTIVES
-        or saved_call.op not in ("none", *map(_lower, RedOp))
+        or saved_call.op not in ("none", *(op.name.lower() for op in RedOp))
     ):
         raise ArgumentError(
             f"--replay {folder}: there is no call {saved_call.collective} {saved_call.op} of {saved_call.dtype}"
@@ -104,10 +104,6 @@ def load(folder: Path) -> tuple[SavedCall, list[Array]]:
         except (ValueError, EOFError, MemoryError) as error:
             raise ArgumentError(f"--replay {folder}: {path.name} is damaged: {error}") from None
     return saved_call, inputs
-
-
-def _lower(op: RedOp) -> str:
-    return op.name.lower()
 
 
 def replay(saved: SavedCall, inputs: Sequence[Array]) -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from operator import truediv
 from pathlib import Path
 
 import click
@@ -136,14 +137,10 @@ def _timed(comm: Communicator, recipe: Recipe, call: Call) -> TextbookRow:
                 operation()
             comm.barrier()
             times[form].append(time.monotonic_ns() - began)
-    ratios = {form: statistics.median(map(_by, times[form], times[AUTO])) for form in made if form != AUTO}
+    ratios = {form: statistics.median(map(truediv, times[form], times[AUTO])) for form in made if form != AUTO}
     form = min(ratios, key=ratios.__getitem__)
     variant = comm.choice(call.collective, call.nbytes, dtype=call.dtype).variant
     return _row(recipe, form, NATIVE, call, ratios[form], variant)
-
-
-def _by(one: int, other: int) -> float:
-    return one / other
 
 
 def _native_rows(folder: Path, ranks: int, wanted: list[int], dtype: str) -> list[TextbookRow]:

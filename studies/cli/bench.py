@@ -14,8 +14,6 @@ from studies.peers import find
 
 
 class BenchFlags(Flags):
-    """What is measured, with whom, and how often."""
-
     collectives: tuple[str, ...] = argument(nargs=-1, metavar="[COLLECTIVE]...")
     ranks: int = concept("ranks", type=RanksParam(1, 64), default="2")
     minbytes: int = concept("minbytes", default="8")

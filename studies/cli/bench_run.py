@@ -18,7 +18,6 @@ from studies.peers import compare, find
 
 
 def run(ctx: click.Context, asked: BenchFlags) -> None:
-    """Run ``cxlemu bench``; exits with 1 where a result was wrong, with 3 where a peer was named that is not here."""
     if asked.plot_file is not None:
         check_picture("--plot", asked.plot_file)
     chosen = asked.collectives or tuple(name for name, contract in COLLECTIVES.items() if contract.among_all)

@@ -17,8 +17,6 @@ class IntervalsFlags(JsonFlags):
 
 
 class ReproduceFlags(IntervalsFlags):
-    """Where the figures' pictures go as well."""
-
     plot_dir: Path | None = concept("plot", help="Draw the figures to PNG files in this directory.")
 
 

@@ -22,7 +22,6 @@ from studies.validation.study import Study, Validated
 
 
 def run(_ctx: click.Context, asked: ReproduceFlags) -> None:
-    """Run ``cxlemu reproduce validation``."""
     report = ReproductionReport(asked, PICTURES)
     study = Study()
     with spinning("simulating"):

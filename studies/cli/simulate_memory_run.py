@@ -29,7 +29,6 @@ NUMBER_WIDTH, SIZE_WIDTH = 9, 13
 
 
 def run(ctx: click.Context, asked: MemoryFlags) -> None:
-    """Run ``cxlemu simulate memory``; the arguments are the command's flags."""
     if asked.plot_file is not None:
         check_picture("--plot", asked.plot_file)
     kinds = [Workload.load(name) for name in asked.workloads or Workload.shipped()]

@@ -35,8 +35,6 @@ class HostsParam(click.ParamType):  # type: ignore[type-arg]  # generic only in 
 
 
 class ServingFlags(Flags):
-    """Which requests are served, by what, and where keys and values are stored."""
-
     trace: Path | None = argument(required=False, type=click.Path(path_type=Path))
     config: str = concept("config", default=SERVING_CONFIG, help="Topology of hosts and fabric: a file or a name.")
     places: tuple[str, ...] | None = flag(

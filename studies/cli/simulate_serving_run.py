@@ -33,7 +33,6 @@ BUSIEST = 5
 
 
 def run(ctx: click.Context, asked: ServingFlags) -> None:
-    """Run ``cxlemu simulate serving``; the arguments are the command's flags."""
     if asked.beside is not None:
         run_beside(ctx, "serving", asked)
         return

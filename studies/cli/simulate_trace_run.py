@@ -24,7 +24,6 @@ EVENTS_MAX = 300_000
 
 
 def run(ctx: click.Context, asked: TraceFlags) -> None:
-    """Run ``cxlemu simulate trace``; exit with 3 where nothing was to do."""
     check_output("--trace", asked.trace_file)
     topology = Topology.load(asked.config)
     computer = None if asked.accelerator is None else Accelerator.load(asked.accelerator)

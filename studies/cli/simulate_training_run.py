@@ -40,7 +40,6 @@ TRACED_OPERATIONS_MAX = 300_000
 
 
 def run(ctx: click.Context, asked: TrainingFlags) -> None:
-    """Run ``cxlemu simulate training``; the arguments are the command's flags."""
     if asked.beside is not None:
         run_beside(ctx, "training", asked)
         return
