@@ -5,8 +5,8 @@
 The token holds calls, layout, mistake and schedule. Plans are built anew from them, and a replay says if they changed.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
@@ -27,7 +27,6 @@ from faults.lockstep.orders import replay
 from faults.lockstep.schedule import from_json, to_json
 from faults.machine.schedule import MOVES_MAX
 from faults.mutate.mutants import Mutant, apply
-from faults.replay.replayed import Replayed
 from faults.token import Token
 
 KIND = "calls"
@@ -40,6 +39,22 @@ DIMENSION_MAX = 512
 Dimension = Annotated[int, Field(ge=1, le=DIMENSION_MAX)]
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Word = Annotated[str, Field(max_length=63)]
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """How a failure fared in a replay."""
+
+    what: str  # the calls that were replayed, in words
+    before: str  # the failure that the token holds; empty if it holds none
+    now: str  # the failure of this replay; empty if nothing failed
+    unknown: str = ""  # why this replay says nothing: a fault of the token never happened; empty if it did
+    remarks: tuple[str, ...] = ()  # reasons why the two may differ
+    picture: Callable[[], str | None] = lambda: None  # draws an SVG, or gives None if there is nothing to draw
+
+    @property
+    def same(self) -> bool:
+        return self.before == self.now
 
 
 class Heap(Model):

@@ -10,8 +10,7 @@ from cxlemu.errors import ArgumentError, TokenError
 from faults.campaign.case import CampaignCase, digest
 from faults.campaign.judge import NEVER, Judgement, judge
 from faults.campaign.picture import picture
-from faults.replay.calls import replay_calls
-from faults.replay.replayed import Replayed
+from faults.replay.calls import Replayed, replay_calls
 from faults.token import Token
 
 
