@@ -3,14 +3,12 @@
 `launch` runs a function on every rank of a world, `Topology` describes the machine.
 """
 
-from __future__ import annotations
-
 import sys
-from typing import TYPE_CHECKING
 
 from cxlemu.lazy import imported_when_asked_for
 from cxlemu.version import __version__
 
+TYPE_CHECKING = False  # type checkers take it for true; `typing` loads long, and until then Ctrl-C is a traceback
 if TYPE_CHECKING:
     from cxlemu.topology import Topology
     from cxlemu.world import RankContext, launch

@@ -1,13 +1,11 @@
 """Where the command line begins. The ranks that it starts import this module as their program, and so no command."""
 
-from __future__ import annotations
-
 import atexit
 import gc
 import os
 import sys
 
-from cxlemu.signals import interrupts_end
+from cxlemu.interrupt import interrupts_end
 
 GARBAGE_SELDOM = 50_000  # new objects, not 700: plans are made of millions, and none of them is garbage in a circle
 

@@ -14,8 +14,9 @@ from functools import partial
 from types import CodeType, FrameType
 from typing import Any
 
+from cxlemu.interrupt import end_interrupted
+
 STOPS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
-INTERRUPTED = 130  # as shells report SIGINT
 
 _CLEAN_UP_S = 10.0  # a stop after this is no impatient repetition: the first one was swallowed
 _AGAIN_S = 0.05  # until a destructor that swallowed a stop is over
@@ -23,8 +24,6 @@ _PATIENT_S = 2.0  # most imports end sooner; one of a user's file may run a whol
 _IMPORTING = "<frozen importlib._bootstrap>"
 _ASKED_BY_C = frozenset({"__getattr__", "__getattribute__", "__eq__", "__hash__", "__len__", "__bool__", "__index__"})
 _TO_THE_END = _ASKED_BY_C | {"__exit__"}  # who leaves a context would otherwise leave behind what it takes away
-_leave_process = os._exit  # the system's own, whatever stands in its place while code of users runs
-
 
 _CAME = "_signal_came"  # an attribute of the KeyboardInterrupt that SIGINT raised, not code of users
 
@@ -69,20 +68,6 @@ def _code_of(handler: Any) -> CodeType | None:
     return getattr(getattr(method, "__func__", method), "__code__", None)
 
 
-def interrupts_end() -> None:
-    """Let Ctrl-C end this process with a sentence, outside `stops_exit`: for a command that has nothing to clean up.
-
-    It stays ignored where it is, as under nohup.
-    """
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _end)
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    os.write(2, b"cxlemu: interrupted\n")
-    _leave_process(INTERRUPTED)
-
-
 def terminates_in_order() -> None:
     """Let SIGTERM first end this process's workers, and remove what multiprocessing keeps in /tmp, as a Manager does.
 
@@ -110,7 +95,7 @@ def _end_at_once() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-_DEFAULTS = (signal.SIG_DFL, signal.default_int_handler, _end, _end_workers)
+_DEFAULTS = (signal.SIG_DFL, signal.default_int_handler, end_interrupted, _end_workers)
 
 
 @contextmanager

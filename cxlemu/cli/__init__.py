@@ -14,7 +14,8 @@ import click
 
 from cxlemu.cli.commands import LazyGroup, Table, commands
 from cxlemu.errors import CxlemuError
-from cxlemu.signals import INTERRUPTED, stops_exit
+from cxlemu.interrupt import INTERRUPTED
+from cxlemu.signals import stops_exit
 from cxlemu.version import __version__
 
 __all__ = ["INTERRUPTED", "READER_GONE", "VERBS", "VerbGroup", "main"]

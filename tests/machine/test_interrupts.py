@@ -1,5 +1,6 @@
 """Ctrl-C while a command begins, works or ends: a sentence and exit code 130, never a traceback."""
 
+import os
 import re
 import signal
 import subprocess
@@ -50,6 +51,41 @@ def started(*arguments: str, ignored: bool = False) -> subprocess.CompletedProce
             signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else signal.default_int_handler) and None
         ),
     )
+
+
+# A child is interrupted at each import before the command itself begins, where stops raise.
+EACH = """
+import os, signal, sys
+import cxlemu.__main__
+def look(event, arguments):
+    if event == "import" and signal.getsignal(signal.SIGINT).__qualname__ != "stops_exit.<locals>.leave":
+        child = os.fork()
+        if not child:
+            signal.raise_signal(signal.SIGINT)
+            os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        os.write(1, b"%d at %s\\n" % (code, arguments[0].encode()))
+sys.addaudithook(look)
+cxlemu.__main__.main()
+"""
+
+# What the entry point may import before Ctrl-C has its handler: until then Python prints a traceback.
+BEFORE = {"cxlemu", "cxlemu.__main__", "cxlemu.interrupt", "cxlemu.lazy", "cxlemu.version", "atexit", "gc", "_signal"}
+
+
+def test_nothing_else_is_imported_before_an_interrupt_ends_the_command() -> None:
+    program = "import sys; before = {*sys.modules}; import cxlemu.__main__; print(*({*sys.modules} - before))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENT_S)
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split()) <= BEFORE
+
+
+def test_an_interrupt_in_each_import_before_the_command_ends_it() -> None:
+    command = [sys.executable, "-c", EACH, "topology", "list", "--json", os.devnull]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENT_S)
+    at = [line for line in done.stdout.splitlines() if " at " in line]
+    assert len(at) > 50 and not [line for line in at if not line.startswith("130 at ")], done.stdout
+    assert (done.returncode, done.stderr) == (0, "cxlemu: interrupted\n" * len(at))
 
 
 @cache
