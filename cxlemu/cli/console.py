@@ -21,6 +21,7 @@ def console(*, launched: bool = False, quiet: bool = False) -> Console:
     shown = sys.stdout.isatty() and (sys.stderr.isatty() or not launched)
     return Console(
         highlight=False,
+        emoji=False,
         soft_wrap=True,
         quiet=quiet,
         width=None if shown else PIPE_CHARS,

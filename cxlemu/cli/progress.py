@@ -40,12 +40,16 @@ def _is_terminal(console: Console) -> bool:
 
 def counting(steps: Iterable[T], what: str, total: int | None = None, out: Console | None = None) -> Iterator[T]:
     """Yield each step, and show how many are done; ``total`` None: of an unknown number."""
-    unknown = SpinnerColumn(), TextColumn("{task.description}: {task.completed} done"), TimeElapsedColumn()
-    with bar(out) if total is not None else _progress(unknown, out, silent=False) as progress:
+    with bar(out) if total is not None else _without_end(out) as progress:
         task = progress.add_task(what, total=total)
         for step in steps:
             yield step
             progress.advance(task)
+
+
+def _without_end(out: Console | None) -> Progress:
+    columns = SpinnerColumn(), TextColumn("{task.description}: {task.completed} done"), TimeElapsedColumn()
+    return _progress(columns, out, silent=False)
 
 
 @contextmanager

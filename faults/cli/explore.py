@@ -12,7 +12,7 @@ from cxlemu.cli.params import BytesParam
 from cxlemu.cli.several import for_each_ranks
 from cxlemu.cli.vocabulary import RanksParam
 from cxlemu.units import format_bytes
-from faults.explore.check import ENGINES
+from faults.explore.exhaustive import ENGINES
 from faults.explore.programs import RANKS_MAX
 from faults.explore.result import Budget
 

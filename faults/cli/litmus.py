@@ -9,7 +9,7 @@ import click
 from cxlemu.cli.backends import backends
 from cxlemu.cli.options import JsonFlags, argument, concept, flag, taking
 from cxlemu.cli.vocabulary import OneRanksParam
-from faults.explore.check import ENGINES
+from faults.explore.exhaustive import ENGINES
 from faults.explore.result import Budget
 
 

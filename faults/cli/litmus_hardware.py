@@ -18,7 +18,7 @@ from cxlemu.world import from_environment, launch
 from cxlemu.world.environment import find_place
 from faults.cli.litmus import LitmusFlags
 from faults.cli.litmus_histogram import histogram_lines, row, summary_line
-from faults.explore.check import ENGINES
+from faults.explore.exhaustive import ENGINES
 from faults.explore.result import Budget
 from faults.litmus import run as search
 from faults.litmus.hardware import HardwareSetting, RankMachines, run

@@ -5,42 +5,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from faults.explore import core
 from faults.explore.automaton import RankThread
+from faults.explore.exhaustive import ENGINES, exhaustive, is_livelock
 from faults.explore.partial import bounded, sampled
 from faults.explore.programs import RankProtocol
 from faults.explore.result import Budget, Exploration, FinalState, FindingKind, SearchFinding
-from faults.explore.search import complaint, explore, goes_round, is_stuck, outcome, running, shown_barest, stuck
+from faults.explore.search import complaint, goes_round, is_stuck, outcome, running, stuck
 from faults.explore.shorten import shortened
 from faults.explore.strategies import PCT, Delays, Exhaustive, Preemptions, RandomWalk, Strategy
 from faults.machine.schedule import Schedule
 from faults.machine.state import MachineState
 from faults.machine.steps import Machine, replay
 from faults.verdict import Verdict
-
-ENGINES = ("native", "reference")  # the search in C; the definition itself
-
-
-def exhaustive(machine: Machine, budget: Budget, engine: str, *, past_hangs: bool = False) -> Exploration:
-    """Search every execution; OK only if all were seen. ``past_hangs``: return a deadlock in the end, not at once."""
-    end = time.monotonic() + budget.seconds
-    if engine == "reference":
-        found = explore(machine, budget, past_hangs=past_hangs)
-    else:
-        found = core.explore(machine, budget, past_hangs=past_hangs)
-        if _is_livelock(found):  # whether a loop reads an old copy for ever, only a search that follows copies can tell
-            left = replace(budget, seconds=max(end - time.monotonic(), 0.0))
-            found = core.explore(machine, left, past_hangs=past_hangs, lazy=False)
-            reason = found.reason.replace(f"{left.seconds:g} s", f"{budget.seconds:g} s")
-            found = replace(found, reason=reason)
-    if _is_livelock(found):
-        finding, schedule = shown_barest(machine, found.schedule, end)
-        return replace(found, finding=finding, schedule=schedule)
-    return found
-
-
-def _is_livelock(exploration: Exploration) -> bool:
-    return exploration.finding is not None and exploration.finding.kind == FindingKind.LIVELOCK
 
 
 def search(
@@ -60,7 +36,7 @@ def search(
             exploration = bounded(machine, strategy, budget)
         case RandomWalk() | PCT():
             exploration = sampled(machine, strategy, budget, runs=runs, seed=seed)
-    if exploration.finding is None or _is_livelock(exploration):
+    if exploration.finding is None or is_livelock(exploration):
         return exploration
     schedule = shortened(machine, exploration.schedule, lambda state: _wrong(machine, state) == exploration.finding)
     return replace(exploration, schedule=schedule)

@@ -9,6 +9,7 @@ from typing import Any
 from cxlemu.signals import Stop
 
 LINES_MAX = 1_000_000
+_OURS = "faults.explore."  # modules of which calls alone count: they look at what the code holds, item by item
 
 
 class RanAwayError(Stop):
@@ -26,14 +27,18 @@ def leash() -> Iterator[None]:
         return
     lines = 0
 
-    def trace(frame: FrameType, event: str, arg: Any) -> Any:
+    def call(frame: FrameType, event: str, arg: Any) -> Any:
+        line(frame, event, arg)
+        return None if frame.f_globals.get("__name__", "").startswith(_OURS) else line
+
+    def line(frame: FrameType, event: str, arg: Any) -> Any:
         nonlocal lines
-        lines += event == "line"
+        lines += 1
         if lines > LINES_MAX:
             raise RanAwayError
-        return trace
+        return line
 
-    sys.settrace(trace)
+    sys.settrace(call)
     try:
         yield
     finally:

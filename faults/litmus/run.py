@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from faults.explore.check import exhaustive
+from faults.explore.exhaustive import exhaustive
 from faults.explore.result import Budget, Exploration, FinalState
 from faults.litmus.condition import Condition
 from faults.litmus.language import Expectation, Litmus

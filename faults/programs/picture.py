@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from faults.campaign.explain import Held, Signalled, Story, StoryEvent
 from faults.campaign.picture import svg
-from faults.explore.check import ENGINES
+from faults.explore.exhaustive import ENGINES
 from faults.explore.result import Budget
 from faults.litmus import run as litmus_run
 from faults.litmus.language import Litmus, parse

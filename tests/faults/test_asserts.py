@@ -47,7 +47,8 @@ from kept_beside import broken
 """
 EXPLORES_ITSELF = """
 from cxlemu.errors import ArgumentError
-from faults.explore.check import exhaustive, judge_ends
+from faults.explore.check import judge_ends
+from faults.explore.exhaustive import exhaustive
 from faults.explore.result import Budget
 from faults.machine.steps import Machine
 

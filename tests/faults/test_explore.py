@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from cxlemu import userfile
 from cxlemu.cli import INTERRUPTED
 from cxlemu.errors import ArgumentError
-from faults.explore.check import ENGINES, follow, judge_ends, search
+from faults.explore.check import follow, judge_ends, search
+from faults.explore.exhaustive import ENGINES
 from faults.explore.partial import bounded
 from faults.explore.plans import compile_plans
 from faults.explore.programs import (
@@ -713,6 +714,19 @@ def test_a_loop_without_a_yield_is_stopped() -> None:
     with pytest.raises(ArgumentError, match="runs, rank 0 runs too long without a yield"):
         thread.next(thread.first, 1)
     assert sys.gettrace() is None
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="whoever traces the tests has taken the leash's place")
+def test_variables_that_take_too_long_to_compare_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("faults.explore.leash.LINES_MAX", 1000)
+
+    @protocol("x")
+    def holds(rank: int, ranks: int) -> Steps[None]:
+        much = [0] * 1000
+        yield Store("x", len(much))
+
+    with pytest.raises(ArgumentError, match="holds, rank 0 runs too long without a yield"):
+        holds.program(1)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -27,7 +27,7 @@ from cxlemu.memory.direct import DirectMemory
 from cxlemu.memory.protocol import HostMemory
 from cxlemu.pool.arena import Arena
 from cxlemu.world import launch
-from faults.explore.check import exhaustive
+from faults.explore.exhaustive import exhaustive
 from faults.explore.programs import (
     Crash,
     Fence,

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from cxlemu import userfile
 from faults.explore import core, search
-from faults.explore.check import exhaustive, judge_ends
+from faults.explore.check import judge_ends
+from faults.explore.exhaustive import exhaustive
 from faults.explore.programs import RankProtocol
 from faults.explore.result import Budget, Exploration, FindingKind
 from faults.machine.program import Do, MachineProgram, Step, Word
