@@ -61,6 +61,12 @@ ROWS = [
     (f"{CAMPAIGN} --kinds nature --engine reference", 2, "engines are for ranks as threads and processes"),
     ("simulate all_reduce -n 2 -b 64K -e 64K --fail link:card-x8@9000000", 3, "nothing failed before the end"),
     ("simulate training --fail link:host-x16@100000000000", 3, "nothing failed before the end of the step"),
+    (
+        "simulate training -c racks-2x72 -n 3 --fail switch:cxl-spine0@670000",
+        3,
+        "the step takes no longer: it needs none of",
+    ),
+    (f"simulate --algorithm {OWN} -n 3 -b 1K -e 1K --against laptop", 0, "runs on six-cards alone, the others"),
     # an algorithm that is not called
     (f"run --algorithm {OWN} -n 1", 2, "a call of one rank is a copy, and"),
     (f"simulate --algorithm {OWN} -n 1", 2, "is not called: give 2 ranks or more"),

@@ -174,8 +174,8 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
       no-invalidate ring.c:120    # an optimistic read: the checksum finds out
 
     Exit codes: 0 no mistake was found, 1 a mistake was found or a program failed, 2 bad input, 3 undecided: a deadline
-    passed, no program touched a pool, a requested fault never happened, or a search did not finish. The last line
-    states what was not judged.
+    passed, no program touched a pool, a requested fault never happened, a search did not finish, or the programs no
+    longer do what the token's did. The last line states what was not judged.
     """
     from faults.cli.exec_crashes import crashes
     from faults.cli.exec_every import every

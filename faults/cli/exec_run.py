@@ -207,10 +207,13 @@ def run(
     unfound = smallest if smallest is not None and not smallest.findings else None
     also = {again(setting, unfound, words): str(unfound.choice)} if unfound is not None else {}
     out.print(repeats(report, also), end="", markup=False, soft_wrap=True)
-    if trace is not None and results[0].trace != trace:
+    differs = trace is not None and results[0].trace != trace
+    if differs:
         out.print("another trace than the token's: the programs, their input or their pool differ", style="yellow")
     _tell_late(out, setting, results)
     verdict = _verdict(setting, results)
+    if differs and verdict is Verdict.OK:  # of a run that is not the token's
+        verdict = Verdict.UNKNOWN
     if (why := absent([r for r in results if r.ending is RunEnding.FAILED])) and not untouched(setting, results):
         print_wrapped(out, why, "yellow")
     out.print(_summary(results, report), markup=False)

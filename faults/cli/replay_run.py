@@ -15,7 +15,7 @@ from faults.token import TOKEN_CHARS_MAX, parse
 def run(ctx: click.Context, token: str, algorithm: str | None, svg: Path | None, json_file: Path | None) -> None:
     """Replay a token, and print the result, as the command's flags say.
 
-    The command exits with 1 if it fails again, with 3 if a fault of the token never happened, else 0.
+    The command exits with 1 if it fails again, with 3 if it does not and nothing is known, else 0.
     """
     if svg is not None:
         if svg.suffix.lower() != ".svg":

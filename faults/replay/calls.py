@@ -30,6 +30,7 @@ from faults.mutate.mutants import Mutant, apply
 from faults.token import Token
 
 KIND = "calls"
+OTHER_PLANS = "the plans that are made here are others than those that failed"
 CALLS_MAX, CARD_BYTES_MAX, POOL_BYTES_MAX = 1000, 1 << 28, 1 << 30
 
 Ranks = Annotated[int, Field(ge=1, le=64)]
@@ -48,7 +49,7 @@ class Replayed:
     what: str  # the calls that were replayed, in words
     before: str  # the failure that the token holds; empty if it holds none
     now: str  # the failure of this replay; empty if nothing failed
-    unknown: str = ""  # why this replay says nothing: a fault of the token never happened; empty if it did
+    unknown: str = ""  # why this replay, which did not fail, says nothing; else empty
     remarks: tuple[str, ...] = ()  # reasons why the two may differ
     picture: Callable[[], str | None] = lambda: None  # draws an SVG, or gives None if there is nothing to draw
 
@@ -168,7 +169,7 @@ def replay_calls(body: Mapping[str, Any], algorithm: str | None) -> Replayed:
     meant, plans = _plans(parsed, layout, own)
     wrong = next((plan for plan, right in zip(plans, meant, strict=True) if plan is not right), plans[0])
     if wrong.digest != parsed.plans:
-        remarks.append("the plans that are made here are others than those that failed")
+        remarks.append(OTHER_PLANS)
     program = CallSequence.of(meant)
     for right, plan in zip(meant, plans, strict=True):
         program = program if plan is right else program.with_plan(right, plan)
@@ -183,7 +184,8 @@ def replay_calls(body: Mapping[str, Any], algorithm: str | None) -> Replayed:
     what = (
         f"{counted(len(plans), 'call')}, [{wrong.call}] with {parsed.calls[plans.index(wrong)].mutant or 'no mutation'}"
     )
-    return Replayed(what, f"{parsed.kind}: {parsed.detail}", now, "", tuple(remarks), lambda: drawn(execution))
+    unknown = remarks[-1] if remarks and not now else ""  # the moves are those of other plans
+    return Replayed(what, f"{parsed.kind}: {parsed.detail}", now, unknown, tuple(remarks), lambda: drawn(execution))
 
 
 def _own(parsed: Body, algorithm: str | None) -> tuple[Recipe | None, list[str]]:

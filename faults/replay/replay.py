@@ -28,7 +28,7 @@ def replay_case(body: Mapping[str, Any], algorithm: str | None) -> Replayed:
     if body.keys() != {"case", "found"} or not isinstance(stored, dict):
         raise TokenError("this token does not hold just a case and its findings: update cxlemu")
     case, before = CampaignCase.parse(body["case"]), Judgement.of(stored)
-    remarks = []
+    other, remarks = "", []
     if case.algorithm is not None:
         if algorithm is None:
             raise ArgumentError(
@@ -36,14 +36,15 @@ def replay_case(body: Mapping[str, Any], algorithm: str | None) -> Replayed:
                 f"with --algorithm FILE.py:function"
             )
         if digest(algorithm) != case.algorithm_sha256:
-            remarks.append(f"{algorithm} is not the file that failed: its contents differ")
+            other = f"{algorithm} is not the file that failed: its contents differ"
+            remarks.append(other)
         case = case.model_copy(update={"algorithm": algorithm})
     elif algorithm is not None:
         raise ArgumentError("this failure is of a shipped algorithm: leave out --algorithm")
     now = judge(case.check())
     if case.launch != "lockstep":
         remarks.append(f"ranks as {case.launch} take their own time: it may take a few tries")
-    unknown = now.detail if now.kind == NEVER else ""
+    unknown = now.detail if now.kind == NEVER else "" if now.fails else other
     return Replayed(str(case), _words(before), _words(now), unknown, tuple(remarks), lambda: picture(case))
 
 

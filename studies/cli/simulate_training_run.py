@@ -105,8 +105,11 @@ def run(ctx: click.Context, asked: TrainingFlags) -> None:
     if never:
         its = ", ".join(map(str, never))
         print_wrapped(out, f"--fail: nothing failed before the end of the step: {its}", "yellow")
+    unhurt = bool(failures) and not never and not interruption.happened and steps[1].time_ns == steps[0].time_ns
+    if unhurt:
+        print_wrapped(out, f"--fail: the step takes no longer: it needs none of {', '.join(asked.fails)}", "yellow")
     left = len(fabrics) + bool(failures) - len(steps)
-    interruption.exit(click.get_current_context(), 3 if never else 0, f"{counted(left, 'step')} not simulated")
+    interruption.exit(click.get_current_context(), 3 if never or unhurt else 0, f"{counted(left, 'step')} not simulated")
 
 
 def _notes(topology: Topology, fabric: TrainingFabric, how: Parallelism) -> list[str]:

@@ -299,6 +299,10 @@ def test_a_token_never_names_the_code_that_is_executed(tmp_path: Path) -> None:
     assert allowed.exit_code == 1
     assert "is not the file that failed: its contents differ" in allowed.output
     assert (tmp_path / "executed").exists()
+    file.write_text(OWN.replace("elif b.rank == 1", "else"))
+    mended = cxlemu("replay", word, *own)
+    assert mended.exit_code == 3
+    assert f"not reproduced: {file}:mine is not the file that failed" in mended.output
 
 
 def test_a_campaign_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:

@@ -337,6 +337,8 @@ def test_exit_codes_and_json(tmp_path: Path) -> None:
     token = done.output.split("--replay ")[1].split()[0]
     done = cxlemu("--pool", tmp_path / "q", "--no-check", "--replay", token, "--", *words(wrong))
     assert done.exit_code == 1 and "another trace" not in done.output
+    done = cxlemu("--pool", tmp_path / "q", "--no-check", "--replay", token, "--", *words(right))
+    assert done.exit_code == 3 and "another trace than the token's" in done.output
     assert not (tmp_path / "q").exists()
 
 
