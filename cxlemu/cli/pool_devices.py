@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from cxlemu.capacity.pool_manager import PoolManager, lendable
 from cxlemu.cli.console import console, print_wrapped
@@ -19,11 +20,13 @@ from cxlemu.pool.format import Content, content_of, format_cards, geometry_for, 
 from cxlemu.units import counted, format_bytes
 
 
-def format_pool(_ctx: click.Context, asked: PoolFormatFlags) -> None:
+def format_pool(ctx: click.Context, asked: PoolFormatFlags) -> None:
     """Make one pool of devices or files: the first path becomes card 0, and so on.
 
     If this fails, the files that it made are removed again.
     """
+    if asked.lend is not None and ctx.get_parameter_source("max_ranks") is ParameterSource.COMMANDLINE:
+        raise ArgumentError("--max-ranks does nothing here, because with --lend ranks are in grants: leave it out")
     made: list[str] = []
     try:
         for path in dict.fromkeys(asked.paths):

@@ -9,6 +9,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from collectives.sweep.sweep import last_size
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.interruption import Interruption
 from cxlemu.cli.output import write_json
@@ -33,9 +34,11 @@ def run(ctx: click.Context, asked: MemoryFlags) -> None:
         check_picture("--plot", asked.plot_file)
     kinds = [Workload.load(name) for name in asked.workloads or Workload.shipped()]
     memories = [Memory(Topology.load(name), asked.ranks) for name in asked.configs or TIERS_CONFIGS]
+    if set(asked.policy) != {"static"} and all(len(memory.tiers) == 1 for memory in memories):
+        raise ArgumentError("--policy does nothing here, because there is one memory, and no page moves: leave it out")
     sizes = _sizes(memories, asked.minbytes, asked.maxbytes, asked.stepfactor)
     out = console()
-    for line in _header(memories):
+    for line in (*_header(memories), *last_size(sizes, asked.maxbytes)):
         print_wrapped(out, f"# {line}", indent="#            ")
     measured: list[Measured] = []
     finished, interruption = 0, Interruption()

@@ -109,7 +109,9 @@ def run(ctx: click.Context, asked: TrainingFlags) -> None:
     if unhurt:
         print_wrapped(out, f"--fail: the step takes no longer: it needs none of {', '.join(asked.fails)}", "yellow")
     left = len(fabrics) + bool(failures) - len(steps)
-    interruption.exit(click.get_current_context(), 3 if never or unhurt else 0, f"{counted(left, 'step')} not simulated")
+    interruption.exit(
+        click.get_current_context(), 3 if never or unhurt else 0, f"{counted(left, 'step')} not simulated"
+    )
 
 
 def _notes(topology: Topology, fabric: TrainingFabric, how: Parallelism) -> list[str]:
