@@ -17,13 +17,14 @@ from cxlemu.signals import stops_exit
 from faults.cli.exec_report import write_outputs
 from faults.cli.exec_run import document, shorten, tell
 from faults.programs.crashes import crash_sentence, fewer_losses
+from faults.programs.damage import where_damaged
 from faults.programs.every.explore import EveryCoverage, EveryLimits, explore
 from faults.programs.judge import again, report_of
 from faults.programs.reports import ProgramReport, as_json
 from faults.programs.result import ExecSetting, RunChoice, RunResult
 from faults.programs.run import run
 from faults.programs.suppressions import Suppression
-from faults.programs.turns import crash_in
+from faults.programs.turns import crash_in, damage_in
 from faults.programs.unjudged import not_judged
 from faults.programs.words import repeats, text, unused, wrapped
 
@@ -56,7 +57,8 @@ def every(
     search = {
         "preemptions": limits.preemptions,
         "evictions": limits.evictions,
-        "crashes": {"hosts": list(limits.crashes), "executions": covered.crashes} if limits.crashes else None,
+        "crashes": {"hosts": list(limits.crashes), "executions": covered.faults} if limits.crashes else None,
+        "damage": limits.damage and {"what": limits.damage, "executions": covered.faults, "met": covered.met},
         "executions": covered.executions,
         "runs": covered.runs,
         "steps": covered.steps,
@@ -66,6 +68,9 @@ def every(
     report = show(out, setting, shown, failed, "the same interleaving", words, reasons)
     if failed and (crash := crash_in(failed.turns)):
         out.print(wrapped(crash_sentence(failed, *crash), more="  "), markup=False)
+    if failed and (damage := damage_in(failed.turns)):
+        where = where_damaged(limits.damage or "", damage.pool, damage.line, damage.step)
+        out.print(wrapped(where, more="  "), markup=False)
     _summary(out, covered)
     out.print(wrapped(not_judged(replace(setting, every=True), shown, report, ()), more="  "), markup=False)
     fields = document(covered.verdict, setting, shown, failed)

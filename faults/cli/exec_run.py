@@ -130,13 +130,13 @@ def run(
             f"{breaks} every makes its own runs, and injects nothing else: leave --free, --seed, --seeds, --replay, "
             "--worst-case, --coherent, --link-down and other faults out"
         )
-    if every and (setting.crash or link_down or poison is not None or lose_card is not None):
+    if every and (setting.crash or link_down or poison or lose_card):
         raise ArgumentError(
-            "--every injects no faults but --crash every: leave --crash HOST@STEP, --link-down, --poison and "
-            "--lose-card out"
+            "--every injects no faults but --crash every, --poison every and --lose-card every: leave a step out, and "
+            "--link-down"
         )
-    if resume and (not every or crash):
-        raise ArgumentError("--resume is for a search without crashes: add --every, and leave --crash out")
+    if resume and not every:
+        raise ArgumentError("--resume is for a search of interleavings: add --every")
     if every and coherent:
         raise ArgumentError("--every does not model coherent ranges: leave --coherent out")
     trace, choices = _replayed(replay, hosts) if replay is not None else (None, _choices(seeds, seed, worst_case))
@@ -163,8 +163,14 @@ def run(
     if every:
         from faults.programs.every.explore import EveryLimits
 
-        hosts_to_crash = tuple(hosts_that_crash(setting, crash[0], "--crash")) if crash is not None else ()
-        limits = EveryLimits(preemptions, evictions or 0, budget_s or EveryLimits.budget_s, hosts_to_crash)
+        hosts_to_fail = tuple(hosts_that_crash(setting, crash[0] if crash else None, breaks)) if breaks else ()
+        limits = EveryLimits(
+            preemptions,
+            evictions or 0,
+            budget_s or EveryLimits.budget_s,
+            hosts_to_fail if crash else (),
+            "poison" if poison == () else "lose" if lose_card == () else None,
+        )
         search(
             ctx,
             out,

@@ -44,8 +44,12 @@ class DamageCoverage(CrashCoverage):
         if not self.broken:
             return "without any damage"
         place = self.broken[self.what]
-        line = f"line {place[1] // LINE_BYTES} of " if self.what == "poison" else ""
-        return f"{WHATS[self.what]} at step {place[-1]}: {line}pool {place[0]}"
+        return where_damaged(self.what, place[0], place[1] // LINE_BYTES, place[-1])
+
+
+def where_damaged(what: str, pool: int, line: int, step: int) -> str:
+    """Say what was damaged in a run, and when."""
+    return f"{WHATS[what]} at step {step}: {f'line {line} of ' if what == 'poison' else ''}pool {pool}"
 
 
 def damage_everywhere(

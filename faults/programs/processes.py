@@ -26,6 +26,7 @@ from faults.programs.servers import (
     end_children,
     same_addresses,
 )
+from faults.programs.turns import damage_in
 
 LOOK_MS = 20  # how often the driver looks for a thread that sleeps while all others wait for it
 SLEEPING_LOOKS, COMPUTING_LOOKS, STARTING_LOOKS = 3, 250, 25
@@ -45,7 +46,8 @@ class RunProcesses:
         self._ends = time.monotonic() + setting.deadline_s
         self._last = setting.commands[-1].stage
         # A search breaks memory before the last stage, which shows whether the programs can live with that.
-        self._breaks = bool(setting.poison or setting.lose) and result.choice.losses is not None
+        broken = setting.poison or setting.lose or damage_in(result.choice.script)
+        self._breaks = bool(broken) and result.choice.losses is not None
         self._live: dict[
             int, tuple[subprocess.Popen[bytes] | ServedProcess, int]
         ] = {}  # command -> process, first thread

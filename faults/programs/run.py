@@ -25,6 +25,7 @@ from faults.programs.histories import LoggedOperation, judge, names_of
 from faults.programs.processes import RunProcesses
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult, crashed_host, dies_of_damage
 from faults.programs.servers import ForkServers
+from faults.programs.turns import damage_in
 
 
 def run(setting: ExecSetting, choice: RunChoice, servers: ForkServers | None = None) -> RunResult:
@@ -49,12 +50,12 @@ def run(setting: ExecSetting, choice: RunChoice, servers: ForkServers | None = N
         watched = area.status()
         result.invariants = area.invariants()
         crashed = crashed_host(setting, choice)
-        broken = crashed is not None or setting.poison or setting.lose
+        broken = crashed is not None or setting.poison or setting.lose or damage_in(choice.script)
         searched = broken and choice.losses is not None  # what breaks may do so before any operation
         result.unfired = _unfired(setting, watched) | _judge_histories(area, watched, result, asked=not searched)
         result.unfired |= {} if searched else _unused(setting, watched)
         result.watched_lines, result.watched_bytes = watched.watched_lines, watched.watched_bytes
-        result.touched = bool(watched.touched)
+        result.touched, result.met = bool(watched.touched), bool(watched.card_met or watched.line_met)
         result.absent = [pool.path for k, pool in enumerate(setting.pools) if watched.absent >> k & 1]
         result.opened = area.opened()
         result.turns, result.places = area.turns(), area.places()

@@ -1,16 +1,39 @@
-"""Turns of a schedule: a thread and its steps, or a move as a step of its own: of a line, or the crash of a host."""
+"""Turns of a schedule: a thread and its steps, or a move as a step of its own: of a line, or what breaks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-MOVE_TURNS, CRASH = 1 << 16, 3  # as in native/moves.h
+MOVE_TURNS = 1 << 16  # as in native/moves.h
+CRASH, POISON, LOSE = 3, 4, 5
+
+
+class ScheduledMove(NamedTuple):
+    """A move in a schedule."""
+
+    action: int
+    host: int
+    pool: int
+    line: int
+    step: int
+
+
+def moves_in(turns: Sequence[tuple[int, int]], *actions: int) -> Iterator[ScheduledMove]:
+    """Yield the moves of these kinds in turns."""
+    for k, (thread, line) in enumerate(turns):
+        if thread >= MOVE_TURNS and thread & 255 in actions:
+            yield ScheduledMove(thread & 255, thread >> 8 & 15, thread >> 12 & 15, line, steps_of(turns[: k + 1]))
 
 
 def crash_in(turns: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
     """Return the host that crashes in turns, and the step."""
-    crash = next((k for k, (thread, _) in enumerate(turns) if thread >= MOVE_TURNS and thread & 255 == CRASH), None)
-    return None if crash is None else (turns[crash][0] >> 8 & 15, steps_of(turns[: crash + 1]))
+    return next(((its.host, its.step) for its in moves_in(turns, CRASH)), None)
+
+
+def damage_in(turns: Sequence[tuple[int, int]]) -> ScheduledMove | None:
+    """Return the move that damages a line or a card in turns."""
+    return next(moves_in(turns, POISON, LOSE), None)
 
 
 def steps_of(turns: Sequence[tuple[int, int]]) -> int:

@@ -68,7 +68,7 @@ def _parts(
         parts.append("failures (no --crash, --link-down, --poison or --lose-card)")
     if crashes:
         parts.append(
-            "crashes of several hosts" if setting.every else "faults in other interleavings, or several in one run"
+            "several faults in one run" if setting.every else "faults in other interleavings, or several in one run"
         )
     if report.suppressed:
         parts.append(counted(len(report.suppressed), "suppressed finding"))

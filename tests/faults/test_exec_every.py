@@ -25,6 +25,7 @@ from tests.helpers.pool_programs import build, on_x86
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples/programs"
+WHOLE = EveryLimits()
 pytestmark = on_x86
 
 
@@ -215,7 +216,7 @@ def test_every_field_of_an_event_is_saved_but_those_of_its_run() -> None:
         {"waits_for": (1, 2), "stage": 3, "steps": 4, "number": 5, "before": 6, "races": [7]},
     )
     lines = dict.fromkeys(("fetched", "arrived", "cached", "posted", "stored"), line)
-    flags = dict.fromkeys(("stores", "leaves", "yields", "ends", "owed"), True)
+    flags = dict.fromkeys(("stores", "leaves", "ends", "owed"), True)
     event = RunEvent((1, 2, 0, 5), 2, **lines, **flags, **more)  # type: ignore[arg-type]
     names = [field.name for field in fields(RunEvent)]
     assert set(names) == {"actor", "host", *lines, *flags, *more}
@@ -227,11 +228,13 @@ def test_every_field_of_an_event_is_saved_but_those_of_its_run() -> None:
     assert again.todo[0].behind[0].actor == 2 and (again.evictions, again.spare) == (1, [3])
 
 
-def explore_until(its: ExecSetting, journal: Path, executions: int) -> list[tuple[RunResult, EveryCoverage]]:
+def explore_until(
+    its: ExecSetting, journal: Path, executions: int, limits: EveryLimits = WHOLE
+) -> list[tuple[RunResult, EveryCoverage]]:
     """Make runs; behind this many executions comes Ctrl-C, which waits for the next run."""
     runs: list[tuple[RunResult, EveryCoverage]] = []
     with contextlib.suppress(KeyboardInterrupt):
-        for result, covered in explore(its, EveryLimits(), resume=journal):
+        for result, covered in explore(its, limits, resume=journal):
             runs.append((result, covered))
             if covered.executions == executions:
                 signal.raise_signal(signal.SIGINT)
@@ -255,7 +258,7 @@ def test_the_journal_of_another_search_is_refused(litmus: Path, tmp_path: Path) 
         (["--every", "--crash", "0@5"], "--every injects no faults but --crash every"),
         (["--preemptions", "2"], "--preemptions is for a search: add --every"),
         (["--budget", "2s"], "--budget is for a search: add --every"),
-        (["--resume", "j"], "--resume is for a search without crashes"),
+        (["--resume", "j"], "--resume is for a search of interleavings"),
     ],
 )
 def test_what_does_not_go_together_is_bad_input(flags: list[str], says: str) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,16 @@ from click.testing import CliRunner, Result
 from cxlemu.cli import main
 from faults.programs.commands import parse_commands, parse_pools
 from faults.programs.crashes import Losses
-from faults.programs.every import events
+from faults.programs.every import record
 from faults.programs.every.crashes import CrashSearch
-from faults.programs.every.events import Trace
+from faults.programs.every.events import RunEvent, Trace
+from faults.programs.every.explore import EveryLimits, explore
 from faults.programs.every.search import Turns
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
 from faults.programs.run import run
 from faults.programs.servers import ForkServers
-from tests.faults.test_exec_every import EXAMPLES
+from faults.verdict import Verdict
+from tests.faults.test_exec_every import EXAMPLES, explore_until
 from tests.helpers.pool_programs import build, on_x86
 
 POOL = "/dev/shm/crashes"
@@ -44,7 +47,7 @@ def search(litmus: Path, words: str, **how: Any) -> tuple[set[str], CrashSearch]
 
     def once(turns: Turns, sure: int, losses: Losses) -> tuple[RunResult, Trace]:
         result = run(setting, RunChoice(None, 0, turns, losses), servers)
-        return result, events.read(result.record, result.turns, sure)
+        return result, record.read(result.record, result.turns, sure)
 
     its = CrashSearch(once, 0, commands[-1].stage, **how)
     with ForkServers() as servers:
@@ -78,7 +81,7 @@ def test_what_is_seen_and_left_is_what_the_model_allows(litmus: Path, name: str)
     words, allowed = LEFT[name]
     found, its = search(litmus, words)
     assert found == allowed
-    assert its.crashes > 1 and its.leaves
+    assert its.faults > 1 and its.leaves
 
 
 def generated(seed: int) -> str:
@@ -90,14 +93,14 @@ def generated(seed: int) -> str:
 
 def conflicting(patch: pytest.MonkeyPatch) -> None:
     """Let a crash conflict with each step of its host, and each step of others on a line."""
-    fill = events._Reader._fill
+    fill = record._Reader._fill
 
-    def filled(self: events._Reader, event: events.RunEvent, *more: Any) -> None:
+    def filled(self: record._Reader, event: RunEvent, *more: Any) -> None:
         fill(self, event, *more)
         event.leaves = True
 
-    patch.setattr(events._Reader, "_fill", filled)
-    patch.setattr(events._LeftLines, "of", lambda self, host: frozenset({(0, 0), (0, 1)}))
+    patch.setattr(record._Reader, "_fill", filled)
+    patch.setattr(record._LeftLines, "of", lambda self, host: frozenset({(0, 0), (0, 1)}))
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -109,7 +112,7 @@ def test_crashes_that_are_left_out_would_show_nothing_new(
     conflicting(monkeypatch)
     more, whole = search(litmus, generated(seed))
     assert found == more, generated(seed)
-    assert its.crashes < whole.crashes
+    assert its.faults < whole.faults
 
 
 # --- programs --------------------------------------------------------------------------------------------------------
@@ -168,6 +171,25 @@ def test_a_line_that_is_never_flushed_is_a_finding_where_no_crash_tells_of_it(li
     result, told = invoke(POOL, BOTH, *f"{litmus} {POOL} s:0:1 :: {litmus} {POOL} l:0".split())
     assert result.exit_code == 1 and [its["rule"] for its in told["found"]["findings"]] == ["exit"]
     assert told["every"]["crashes"]["executions"] > 1
+
+
+@pytest.mark.parametrize("limits", [EveryLimits(crashes=(0, 1)), EveryLimits(damage="poison")])
+def test_a_search_with_faults_that_is_resumed_comes_to_what_one_call_comes_to(
+    litmus: Path, tmp_path: Path, limits: EveryLimits
+) -> None:
+    words = f"{litmus} {POOL} e g:0:1 : {litmus} {POOL} e g:64:1 :: @0 {litmus} {POOL} e l:0 l:64".split()
+    its = ExecSetting(parse_commands(words, 2), parse_pools([f"{POOL}=2M"]), check=False, deadline_s=600)
+    limits = replace(limits, budget_s=600)
+    *_, (_, whole) = runs = list(explore(its, limits))
+    expected, found, executions = {seen(result) for result, _ in runs}, set[str](), 0
+    while executions < whole.executions:
+        *more, (_, covered) = explore_until(its, tmp_path / "journal", executions + 2, limits)
+        found |= {seen(result) for result, _ in more}
+        assert covered.resumed == executions
+        executions = covered.executions
+    *_, (_, covered) = explore(its, limits, resume=tmp_path / "journal")
+    assert whole.verdict is covered.verdict is Verdict.OK and found == expected
+    assert (covered.executions, covered.faults, covered.met) == (whole.executions, whole.faults, whole.met)
 
 
 def test_a_spent_budget_is_unknown_and_says_what_was_covered(litmus: Path) -> None:

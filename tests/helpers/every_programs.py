@@ -12,7 +12,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 from faults.programs.commands import parse_coherent, parse_commands, parse_pools
-from faults.programs.every.events import Trace, read
+from faults.programs.every.events import Trace
+from faults.programs.every.record import read
 from faults.programs.every.search import EverySearch, Turns
 from faults.programs.result import ExecSetting, RunChoice, RunResult
 from faults.programs.run import run

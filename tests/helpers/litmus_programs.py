@@ -13,7 +13,7 @@ from faults.programs.commands import Command, parse_pools
 from faults.programs.crashes import Losses
 from faults.programs.every.crashes import CrashSearch
 from faults.programs.every.events import Trace
-from faults.programs.every.events import read as read_record
+from faults.programs.every.record import read as read_record
 from faults.programs.every.search import EverySearch, Turns
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
 from faults.programs.run import run

@@ -7,7 +7,7 @@ was tried, the same crash is made again with the next one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from faults.programs.crashes import Losses
@@ -35,7 +35,6 @@ class CrashSearch(EverySearch[RunResult]):
         # By the number of a line, in the order of first fetches: how many stores are lost, and of how many.
         self._lost: dict[int, tuple[int, int]] = {}
         self._same_crash = False
-        self.crashes = 0  # executions with one
         self.leaves = False  # whether some crash leaves a line of which not all stores have arrived for sure
 
     def _once(self, turns: Turns, sure: int) -> tuple[RunResult, Trace]:
@@ -48,13 +47,14 @@ class CrashSearch(EverySearch[RunResult]):
     def _explore(self, branch: Branch | None) -> RunResult:
         if not self._same_crash and not any(place.does(self._crash) for place in self.places[:-1]):
             self._lost.clear()
+        result = super()._explore(branch)
         self._same_crash = False
-        return super()._explore(branch)
+        return result
 
     def _again(self) -> None:
         """Lose one more store of the last line of which more can be lost."""
         place = self.places[-1]
-        if not place.does(self._crash):
+        if self._same_crash or not place.does(self._crash):
             return
         while self._lost:
             number, (lost, stores) = self._lost.popitem()
@@ -63,6 +63,16 @@ class CrashSearch(EverySearch[RunResult]):
                 place.todo.insert(0, Branch(self._crash))
                 self._same_crash = True
                 return
+
+    def state(self) -> dict[str, Any]:
+        """Return what is lost in the last crash, and whether any crash leaves something."""
+        lost = [[number, *its] for number, its in self._lost.items()]
+        return {"lost": lost, "same_crash": self._same_crash, "leaves": self.leaves}
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Go on behind the last crash."""
+        self._lost = {number: (lost, stores) for number, lost, stores in state["lost"]}
+        self._same_crash, self.leaves = state["same_crash"], state["leaves"]
 
     def open_places(self) -> int:
         """Count the places at which something is still to be tried."""
@@ -73,7 +83,7 @@ class CrashSearch(EverySearch[RunResult]):
         super()._try_unasked(trace)
         crash = next((event for event in trace.events if event.crashes), None)
         if crash is not None:
-            self.crashes += 1
+            self.faults += 1
             self.leaves |= bool(crash.arrived)
             return
         steps = [k for k, event in enumerate(trace.events) if isinstance(event.actor, int)]

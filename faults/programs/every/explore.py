@@ -15,16 +15,19 @@ from cxlemu.units import counted
 from cxlemu.version import __version__
 from faults.journal import JournalFile
 from faults.programs.crashes import Losses, only_dirty
+from faults.programs.damage import WHATS
 from faults.programs.every.crashes import CrashSearch
-from faults.programs.every.events import Trace, holds_nt, read
-from faults.programs.every.saved import is_saved, restored, saved
+from faults.programs.every.damage import DamageSearch
+from faults.programs.every.events import Trace
+from faults.programs.every.record import holds_nt, read
+from faults.programs.every.saved import COUNTS, is_saved, restored, saved
 from faults.programs.every.search import EverySearch, Turns
 from faults.programs.judge import matches_more, suppress
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult, untouched
 from faults.programs.run import run
 from faults.programs.servers import ForkServers
 from faults.programs.suppressions import Suppression
-from faults.programs.turns import crash_in
+from faults.programs.turns import crash_in, damage_in
 from faults.verdict import Verdict
 
 KEPT = 10  # runs with warnings, for the report
@@ -39,12 +42,14 @@ class EveryLimits:
     evictions: int = 0  # how many lines may leave a cache that no instruction drops, in one execution
     budget_s: float = 60.0  # after which the search is given up, in seconds
     crashes: tuple[int, ...] = ()  # hosts that crash, one in an execution, before the last stage
+    damage: str | None = None  # what breaks, once in an execution, before the last stage, by its field in ExecSetting
     reduced: bool = True  # whether executions that differ in the order of independent steps count as one
 
     def __str__(self) -> str:
         bound = "" if self.preemptions is None else f" of at most {counted(self.preemptions, 'preemption')}"
         crash = f"every crash of {' or '.join(f'host {host}' for host in self.crashes)} in " if self.crashes else ""
-        return f"{crash}every interleaving{bound}"
+        damage = f"every {WHATS[self.damage]} in " if self.damage else ""
+        return f"{crash}{damage}every interleaving{bound}"
 
 
 @dataclass
@@ -53,7 +58,8 @@ class EveryCoverage:
 
     limits: EveryLimits
     executions: int = 0  # that differ
-    crashes: int = 0  # those with a crash
+    faults: int = 0  # those in which something breaks
+    met: int = 0  # those in which an access met what is damaged
     runs: int = 0
     steps: int = 0  # of all runs
     seconds: float = 0.0
@@ -75,7 +81,9 @@ class EveryCoverage:
         """Say what was covered."""
         each = counted(self.executions, "execution")
         if self.limits.crashes:
-            each += f", {counted(self.crashes, 'crash', 'crashes')}"
+            each += f", {counted(self.faults, 'crash', 'crashes')}"
+        if self.limits.damage:
+            each += f", {self.faults} with a {WHATS[self.limits.damage]}, which an access met in {self.met}"
         caches = f"{'at most one eviction' if self.limits.evictions else 'no evictions'} by chance in each"
         each += f" ({self.resumed} of them in earlier calls)" if self.resumed else ""
         how = f"{each}; lines may be fetched and may arrive at any time, {caches}"
@@ -104,7 +112,7 @@ def explore(
         setting: What the runs have in common.
         limits: How far to go.
         reasons: Findings that do not make a run fail.
-        resume: A journal with what earlier calls have covered, to which this one adds; not of crashes.
+        resume: A journal with what earlier calls have covered, to which this one adds.
 
     Yields:
         Each run, and what was covered with it; the last one tells what the search has come to.
@@ -140,7 +148,7 @@ def _runs(
 ) -> Iterator[tuple[RunResult, EveryCoverage]]:
     began, limits = time.monotonic(), covered.limits
 
-    def once(turns: Turns, sure: int, losses: Losses | None = None) -> tuple[RunResult, Trace]:
+    def once(turns: Turns, sure: int, losses: Losses | None = () if limits.damage else None) -> tuple[RunResult, Trace]:
         left = max(began + limits.budget_s - time.monotonic(), 0.1)
         hurried = replace(setting, deadline_s=min(setting.deadline_s, left))
         with stops.come():
@@ -155,12 +163,14 @@ def _runs(
     how: dict[str, Any] = {name: getattr(limits, name) for name in ("preemptions", "evictions", "reduced")}
     last = setting.commands[-1].stage
     crashing = [CrashSearch(once, host, last, **how) for host in limits.crashes]
-    searches: Sequence[EverySearch[RunResult]] = crashing or [EverySearch(once, **how)]
-    for search in searches:
-        more = search is not searches[-1]
-        if not (yield from _searched(search, setting, covered, began, stops, more=more, journal=journal)):
+    plain = [DamageSearch(once, limits.damage, last, **how) if limits.damage else EverySearch(once, **how)]
+    searches: Sequence[EverySearch[RunResult]] = crashing or plain
+    for number in range(journal.done[-1]["search"] if journal and journal.done else 0, len(searches)):
+        if not (yield from _searched(searches, number, setting, covered, began, stops, journal)):
             break
     else:
+        if limits.damage and not covered.met:
+            covered.undecided[f"no access met a {WHATS[limits.damage]}"] = None
         if crashing and not any(search.leaves for search in crashing):
             covered.undecided["no host stores anything to a pool before the last stage, so no crash was tried"] = None
     if covered.dirty and not covered.failed:
@@ -169,51 +179,54 @@ def _runs(
 
 
 def _searched(
-    search: EverySearch[RunResult],
+    searches: Sequence[EverySearch[RunResult]],
+    number: int,
     setting: ExecSetting,
     covered: EveryCoverage,
     began: float,
     stops: StopsWait,
-    *,
-    more: bool,
     journal: JournalFile | None,
 ) -> Generator[tuple[RunResult, EveryCoverage], None, bool]:
-    """Make the runs of one search, behind which there are ``more``; returns whether to go on with them."""
-    limits, executions, crashes = covered.limits, covered.executions, covered.crashes
+    """Make the runs of one search; returns whether to go on with the next one."""
+    search, limits, executions, faults = searches[number], covered.limits, covered.executions, covered.faults
     unfired: dict[str, str] | None = None
     earlier_s, saved_at = 0.0, began
-    if journal and journal.done:
-        unfired = _resume(search, covered, journal.done[-1])
+    record = journal.done[-1] if journal and journal.done and journal.done[-1]["search"] == number else None
+    if record:
+        unfired = _resume(search, covered, record)
         earlier_s = covered.seconds
 
     def save() -> None:
         if journal:
-            plain = {name: getattr(covered, name) for name in ("executions", "runs", "steps", "seconds", "past_caches")}
+            plain = {name: getattr(covered, name) for name in COUNTS}
             plain |= {"undecided": [why for why in covered.undecided if why != _spent(limits)], "unfired": unfired}
+            plain |= {"search": number, "state": search.state(), "dirty": covered.dirty and covered.dirty.choice.script}
             journal.add(plain | saved(search.places))
 
     try:
+        if record and record["dirty"] is not None:
+            covered.dirty = search.once(tuple(map(tuple, record["dirty"])))
         for result in search.all() if search.places or not search.executions else _shown_again(search):
+            covered.met += result.met and executions + search.executions > covered.executions
             covered.runs, covered.executions = covered.runs + 1, executions + search.executions
             covered.steps, covered.seconds = covered.steps + result.steps, earlier_s + time.monotonic() - began
-            crashed = crash_in(result.choice.script)
-            if isinstance(search, CrashSearch):
-                covered.crashes = crashes + search.crashes
-                if result.failed and not crashed and only_dirty(result):  # a crash tells what the missing flush does
-                    covered.dirty = covered.dirty or result
-                    result = replace(result, findings=[])
+            covered.faults = faults + search.faults
+            broken = crash_in(result.choice.script) or damage_in(result.choice.script)
+            if isinstance(search, CrashSearch) and result.failed and not broken and only_dirty(result):
+                covered.dirty = covered.dirty or result  # a crash tells what the missing flush does
+                result = replace(result, findings=[])
             _judge(covered, setting, result, search)
             warns = result.warnings and len(covered.shown) < KEPT
             if not covered.shown or warns or result.failed or matches_more(result, covered.shown):
                 covered.shown.append(result)
             spent, left = time.monotonic() - began >= limits.budget_s, search.open_places()
-            if not crashed:  # else it may have been before what is asked for
+            if not broken:  # else it may have been before what is asked for
                 unfired = (
                     result.unfired if unfired is None else {k: v for k, v in unfired.items() if k in result.unfired}
                 )
             if not left:
                 covered.undecided |= dict.fromkeys((unfired or {}).values())
-            if spent and not result.failed and (left or more):
+            if spent and not result.failed and (left or search is not searches[-1]):
                 covered.undecided[_spent(limits)] = None
             if result.failed:
                 covered.failed = result
@@ -242,18 +255,19 @@ def _spent(limits: EveryLimits) -> str:
 
 def _resume(search: EverySearch[RunResult], covered: EveryCoverage, record: Mapping[str, Any]) -> dict[str, str] | None:
     """Go on where an earlier call has stopped; returns what had no effect in any of its runs."""
-    for name in ("executions", "runs", "steps", "seconds", "past_caches"):
+    for name in COUNTS:
         setattr(covered, name, record[name])
     covered.undecided |= dict.fromkeys(record["undecided"])
     covered.resumed = search.executions = covered.executions
-    search.places = restored(record)
+    search.faults, search.places = covered.faults, restored(record)
+    search.resume(record["state"])
     unfired: dict[str, str] | None = record["unfired"]
     return unfired
 
 
 def _shown_again(search: EverySearch[RunResult]) -> Iterator[RunResult]:
     """Make the first run of a search that is over, for the report."""
-    yield search.first()
+    yield search.once(())
 
 
 def _judge(covered: EveryCoverage, setting: ExecSetting, result: RunResult, search: EverySearch[RunResult]) -> None:
@@ -268,7 +282,7 @@ def _judge(covered: EveryCoverage, setting: ExecSetting, result: RunResult, sear
         search.strayed = 0  # a run that was cut short went astray for that; what went astray before is noted
     if search.strayed:
         covered.undecided["a program depends on what the search does not see, such as the clock or a file"] = None
-    if result.crashes and not result.crashes.complete:
+    if isinstance(search, CrashSearch) and result.crashes and not result.crashes.complete:
         covered.undecided["more stores were under way at once than can be followed"] = None
     covered.undecided |= dict.fromkeys(result.undecided)
     if search.incomplete:

@@ -10,11 +10,10 @@ from faults.programs.every.events import Actor, RunEvent
 from faults.programs.every.search import Branch, TriedPlace
 
 _LINES = ("fetched", "arrived", "cached", "posted", "stored")
-_PLAIN = ("stage", "steps", "stores", "leaves", "yields", "ends", "owed")
+_PLAIN = ("stage", "steps", "stores", "leaves", "ends", "owed")
 RUNS_OWN = frozenset({"number", "before", "races"})  # of an event: what is not needed behind its run
-FIELDS = frozenset(
-    {"executions", "runs", "steps", "seconds", "undecided", "past_caches", "unfired", "events", "places"}
-)
+COUNTS = ("executions", "faults", "met", "runs", "steps", "seconds", "past_caches")  # of EveryCoverage
+FIELDS = frozenset({*COUNTS, "undecided", "unfired", "search", "state", "dirty", "events", "places"})
 
 
 def is_saved(record: Mapping[str, Any]) -> bool:

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from faults.programs.every.events import EVICT, Actor, RunEvent, Trace
+from faults.programs.every.events import EVICT, FETCH, Actor, RunEvent, Trace
 from faults.programs.turns import MOVE_TURNS, steps_of
 
 Turns = tuple[tuple[int, int], ...]
@@ -90,6 +90,7 @@ class EverySearch(Generic[Ran]):
         self._run, self._bound, self._evictions, self._reduced = run, preemptions, evictions, reduced
         self.places: list[TriedPlace] = []
         self.executions = 0  # those that differ
+        self.faults = 0  # executions in which something breaks
         self.repeated = 0  # runs that showed nothing new
         self.strayed = (
             0  # runs that did not do what they were told: the program depends on what the search does not see
@@ -108,9 +109,16 @@ class EverySearch(Generic[Ran]):
             else:
                 self.places.pop()
 
-    def first(self) -> Ran:
-        """Make the run without any choice."""
-        return self._run((), 0)[0]
+    def once(self, turns: Turns) -> Ran:
+        """Make the run that begins with these turns, which is none of the search."""
+        return self._run(turns, 0)[0]
+
+    def state(self) -> dict[str, Any]:
+        """Return what another call of the search needs beside the places, as plain data."""
+        return {}
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Go on from the state that an earlier call has returned."""
 
     def _again(self) -> None:
         """Let the last place be tried again with the event that it has, if that may come out otherwise."""
@@ -143,9 +151,11 @@ class EverySearch(Generic[Ran]):
             place.event, place.done[chosen] = None, None
             place.todo.remove(branch)
             if not all(map(RunEvent.same_as, begun, events)) or not _begins(events, offset, chosen):
-                evicts = isinstance(chosen, tuple) and chosen[0] == EVICT
-                self.strayed += not evicts  # a line that is not there cannot leave
-                self.repeated += evicts
+                # A line that is not there cannot leave, and a damaged one cannot be fetched.
+                moves = (EVICT, FETCH) if any(its.damages for its in begun) else (EVICT,)
+                cannot = isinstance(chosen, tuple) and chosen[0] in moves
+                self.strayed += not cannot
+                self.repeated += cannot
                 return result
             spare, place.spare = place.spare, []
             if events[offset].actor in place.asleep or place.done.get(events[offset].actor) is not None:
@@ -164,6 +174,8 @@ class EverySearch(Generic[Ran]):
             if ahead:
                 (first, *place.todo), ahead = ahead, ahead[0].behind
                 self.strayed += not _begins(events, k, first.actor)
+                if events[k].actor != first.actor:  # a move that its step needs
+                    ahead = [first]
             if events[k].actor in place.asleep:
                 place.event = None
                 place.spare = [actor for actor in self._possible(trace, k) if actor not in place.asleep]
@@ -330,11 +342,15 @@ def _initials(among: Mapping[int, RunEvent]) -> list[int]:
 
 
 def _may_come_first(actor: Actor, step: RunEvent | None, among: Mapping[int, RunEvent]) -> int | None:
-    """Number an actor's step among events of one run that could all come behind it, -1 beside them; None: it cannot."""
+    """Number an actor's step among events of one run that could all come behind it; None: it cannot.
+
+    -1 stands beside them: what comes behind it shows as much as without it. Of chance that is not known, as another
+    one may be tried in its place, and as a crash ends what nobody races with.
+    """
     its = next((k for k, event in among.items() if event.actor == actor), None)
     if its is not None:
         return its if its in _initials(among) else None
-    return None if step is None or any(map(step.conflicts, among.values())) else -1
+    return None if step is None or step.by_chance or any(map(step.conflicts, among.values())) else -1
 
 
 def _insert(tree: list[Branch], events: Mapping[int, RunEvent]) -> None:

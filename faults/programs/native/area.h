@@ -165,6 +165,11 @@ typedef struct {
 
 extern program_process here;
 
+/* Damage a link, a card or a line, one of each in a run: the driver looks whether an access has met it. */
+static inline void area_break(int kind, int where, int64_t line) {
+    here.area->damage[0] = 1, here.area->damage[kind] = damage_entry(kind, where, line);
+}
+
 static inline host_image *image_of(int host, int pool) { return &here.images[host][pool]; }
 
 /* coherent.c: lines of which all hosts see the same bytes at once. Their images are the pool itself, and they have one twin. */

@@ -359,7 +359,7 @@ static void on_move(const program_move *move) {
     case MOVE_DROP: copy->cached = 0, copy->present = 0; break;
     case MOVE_NT: arrives_nt(line, move); break;
     case MOVE_LEFT: is_left(line, move); break;
-    default: break; /* MOVE_LOST: the bytes never were in the pool */
+    default: break; /* MOVE_LOST, MOVE_FAILED: the bytes never were in the pool, or did not come */
     }
 }
 

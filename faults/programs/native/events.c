@@ -161,12 +161,10 @@ static bool store_to_come(int thread) {
 static void break_things(void) {
     program_area *a = area();
     const program_options *o = &a->options;
-    if (o->link_host >= 0 && a->steps == o->link_step)
-        a->damage[0] = 1, a->damage[1] = damage_entry(LINK_ENTRY, o->link_host, 0);
-    if (o->lost_pool >= 0 && a->steps == o->lost_step)
-        a->damage[0] = 1, a->damage[2] = damage_entry(CARD_ENTRY, o->lost_pool, 0);
+    if (o->link_host >= 0 && a->steps == o->link_step) area_break(LINK_ENTRY, o->link_host, 0);
+    if (o->lost_pool >= 0 && a->steps == o->lost_step) area_break(CARD_ENTRY, o->lost_pool, 0);
     if (o->poison_pool >= 0 && a->steps == o->poison_step)
-        a->damage[0] = 1, a->damage[3] = damage_entry(LINE_ENTRY, o->poison_pool, o->poison_offset / LINE_BYTES);
+        area_break(LINE_ENTRY, o->poison_pool, o->poison_offset / LINE_BYTES);
 }
 
 void host_crashes(int host, int thread) {

@@ -97,7 +97,10 @@ enum status image_touch(mover by, pool_lines lines, bool dirty, int64_t *broken)
     host_image *image = image_of(by.host, lines.pool);
     card_cache *c = &image->cache;
     const enum status status = cache_check_load(c, lines.first, lines.last, broken);
-    if (status != DONE) return status;
+    if (status != DONE) {
+        tell(by, MOVE_FAILED, lines.pool, *broken, 0, 0, 0);
+        return status;
+    }
     if (lines.last > here.area->extent[lines.pool]) here.area->extent[lines.pool] = lines.last;
     const bool alike = !program_coherent_anywhere && !in_pages(by.host);
     for (int64_t k = lines.first; k < lines.last; k++) {

@@ -18,9 +18,14 @@ void move_make(program_turn turn) {
         turn_all_written();
         return;
     }
-    if (turn.thread >> 17 || pool >= a->options.pools || host >= a->options.hosts || action >= ACTIONS ||
+    if (turn.thread >> 17 || pool >= a->options.pools || host >= a->options.hosts || action > MOVE_LOSE ||
         line >= image_of(host, pool)->lines)
         return;
+    if (action == MOVE_POISON || action == MOVE_LOSE) {
+        area_break(action == MOVE_POISON ? LINE_ENTRY : CARD_ENTRY, pool, line);
+        turn_all_written();
+        return;
+    }
     if (line >= a->extent[pool]) a->extent[pool] = line + 1;
     const adversary_move move = {.action = (enum action)action, .lines = {pool, line, line + 1}, .among = {1}};
     if (image_nature((mover){host, 0, BY_NATURE}, &move) && action != PREFETCH) turn_written(host);

@@ -5,8 +5,8 @@
 #include "area.h"
 
 /* The threads of turns that are moves begin at MOVE_TURNS: 1 << 16 | pool << 12 | host << 8 | action, one of enum action, or the crash
- * of the host. */
-enum { MOVE_TURNS = 1 << 16, MOVE_CRASH = 3 };
+ * of the host, or damage to the pool. */
+enum { MOVE_TURNS = 1 << 16, MOVE_CRASH = 3, MOVE_POISON, MOVE_LOSE };
 
 static inline bool is_move(program_turn turn) { return turn.thread >= MOVE_TURNS; }
 

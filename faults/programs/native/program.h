@@ -131,6 +131,7 @@ enum move_kind {
     MOVE_NT, /* bytes first..first + count of the line, from a non-temporal store, arrive in the pool */
     MOVE_LOST, /* posted bytes, or those of an NT store, vanish: at a crash, or on a link that is down */
     MOVE_LEFT, /* cache or posted -> pool, before the crash of this host: its stores up to number `store` */
+    MOVE_FAILED, /* pool -> nowhere: the line is poisoned, or its card or the link to it is lost */
 };
 enum move_cause { BY_PROGRAM = 1, BY_NATURE };
 

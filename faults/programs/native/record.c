@@ -64,6 +64,7 @@ static void on_move(const program_move *m) {
         .host = m->host,
         .pool = m->pool,
         .cause = m->cause,
+        .stage = (uint8_t)here.area->stage,
     });
     if (watched && watched->move) watched->move(m);
 }
