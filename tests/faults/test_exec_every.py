@@ -108,6 +108,12 @@ def test_nor_does_it_where_preemptions_are_bounded(litmus: Path, seed: int, pree
     compared(litmus, seed, preemptions)
 
 
+def test_a_line_that_leaves_where_all_threads_wait_may_not_be_there_in_another_order(litmus: Path) -> None:
+    """Then its eviction cannot come, which is no program that depends on more."""
+    found, _ = verdicts(setting(litmus, "w:64:1 : w:64:2 : l:0"), evictions=1)
+    assert {ending for _, ending, _ in found} == {RunEnding.NO_PROGRESS}
+
+
 def test_a_line_that_is_fetched_behind_a_store_past_the_cache_is_no_move_of_its_own(litmus: Path) -> None:
     found, _ = verdicts(setting(litmus, "n:64:2 l:64 : g:64:1"))  # which would go astray where it is
     assert {its[0] for its in found} == {"2"}

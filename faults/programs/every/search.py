@@ -150,10 +150,13 @@ class EverySearch(Generic[Ran]):
                 place.done[place.event.actor] = place.event
             place.event, place.done[chosen] = None, None
             place.todo.remove(branch)
-            if not all(map(RunEvent.same_as, begun, events)) or not _begins(events, offset, chosen):
+            made = {event.actor for event in events[offset:]}
+            ways = [its.actor for its in lead if isinstance(its.actor, tuple) and its.actor[0] == EVICT]
+            gone = not made.issuperset(ways)  # of a line that left where all threads waited, which they do not here
+            if gone or not all(map(RunEvent.same_as, begun, events)) or not _begins(events, offset, chosen):
                 # A line that is not there cannot leave, and a damaged one cannot be fetched.
                 moves = (EVICT, FETCH) if any(its.damages for its in begun) else (EVICT,)
-                cannot = isinstance(chosen, tuple) and chosen[0] in moves
+                cannot = gone or (isinstance(chosen, tuple) and chosen[0] in moves)
                 self.strayed += not cannot
                 self.repeated += cannot
                 return result
