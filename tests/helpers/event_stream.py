@@ -56,6 +56,7 @@ class Move(ctypes.Structure):
         ("first", c_uint8),
         ("count", c_uint8),
         ("line", c_int64),
+        ("lines", c_int64),
         ("store", c_uint64),
     ]
 
@@ -299,7 +300,7 @@ class Stream:
 
     def _move(self, name: str, kind: str, line: int, **more: int) -> None:
         its_kind = MOVES.index(kind) + 1
-        move = Move(self.number, its_kind, 1, self.host(name), 0, self.threads[name], line=line, **more)
+        move = Move(self.number, its_kind, 1, self.host(name), 0, self.threads[name], line=line, lines=1, **more)
         self.checker.test_move(byref(move))
 
     def _drop(self, name: str, line: int) -> None:

@@ -34,16 +34,20 @@ static bool is_posted(const check_write *w, uint32_t flush) {
     return w->state & WRITE_NT || (w->state & WRITE_FLUSHED && flushed_at(w) <= flush);
 }
 
+/* Land what a line's flush has posted, or what was stored past the cache by then. */
+static void land_line(const program_step *step, const check_line *line, uint32_t flush) {
+    check_write *all[WRITES];
+    const int count = line_writes(line, all);
+    for (int k = 0; k < count; k++)
+        if (all[k]->host == step->host && all[k]->time <= flush && is_posted(all[k], flush) && !is_open(step, all[k]))
+            lands(all[k], step);
+}
+
 static void land_flushed(check_thread *thread, const program_step *step) {
     check_room *room = room_now();
     while (thread->flushes) {
         check_node *node = room_at(thread->flushes);
-        check_write *all[WRITES];
-        const int count = line_writes(line_at(node->pool, node->line), all);
-        for (int k = 0; k < count; k++)
-            if (all[k]->host == step->host && all[k]->time <= node->time && is_posted(all[k], node->time) &&
-                !is_open(step, all[k]))
-                lands(all[k], step);
+        for (uint32_t k = 0; k < node->lines; k++) land_line(step, line_at(node->pool, node->line + k), node->time + k);
         const uint32_t next = node->next;
         node->next = room->free_node, room->free_node = thread->flushes, thread->flushes = next;
     }
@@ -61,14 +65,14 @@ static void fence_all(const program_step *step) {
     thread_of(step)->full_fence = (uint16_t)step->site;
 }
 
-static void await_fence(const check_touch *t) {
+static void await_fence(const program_step *step, int64_t line, uint16_t lines) {
     check_room *room = room_now();
-    check_thread *thread = thread_of(t->step);
+    check_thread *thread = thread_of(step);
     const uint32_t at = room->free_node ? room->free_node : room_take(sizeof(check_node));
     if (!at) return;
     check_node *node = room_at(at);
     if (at == room->free_node) room->free_node = node->next;
-    *node = (check_node){thread->flushes, (uint32_t)t->number, time_of(t->step), t->step->pool, {0}};
+    *node = (check_node){thread->flushes, (uint32_t)line, time_of(step), lines, step->pool, 0};
     thread->flushes = at;
 }
 
@@ -247,6 +251,7 @@ static void on_store(const program_step *step, const uint8_t *before, const uint
     const unsigned state = step->kind == STEP_NT_STORE ? WRITE_NT | WRITE_FLUSHED
                            : step->kind == STEP_RMW    ? WRITE_LOCKED
                                                        : 0;
+    bool stores = false;
     EACH_LINE(step, t) {
         const int64_t shift = t.number * PROGRAM_LINE - step->offset;
         unsigned words = words_of(step, t.number);
@@ -254,13 +259,29 @@ static void on_store(const program_step *step, const uint8_t *before, const uint
         else if (step->kind == STEP_RMW) rule_load(&t, words, NULL);
         else if (!t.coherent) words = changed(&t, words, before ? before + shift : NULL, after ? after + shift : NULL);
         if (!words) continue;
-        for (int k = 0; k < LOADS; k++) thread_of(step)->load[k].times = 0;
+        stores = true;
         if (!(state & WRITE_NT)) land_own_nt(&t);
         if (!t.coherent && !by_device(step)) rule_store(&t, words);
         add_write(&t, words, state, after ? after + shift : NULL);
         if (t.coherent) arrives_at_once(&t);
-        if (step->kind == STEP_NT_STORE) await_fence(&t);
+        if (step->kind == STEP_NT_STORE) await_fence(step, t.number, 1);
     }
+    for (int k = 0; stores && k < LOADS; k++) thread_of(step)->load[k].times = 0;
+}
+
+static void flush_line(const check_touch *t, bool was_dirty) {
+    const program_step *step = t->step;
+    check_write *all[WRITES];
+    if (was_dirty) rule_flush_dirty(t);
+    const int count = line_writes(t->line, all);
+    for (int k = 0; k < count; k++) {
+        check_write *w = all[k];
+        if (w->host != step->host || w->state & (WRITE_FLUSHED | WRITE_NT) || is_open(step, w)) continue;
+        w->state |= WRITE_FLUSHED, w->flush = (uint16_t)step->site;
+        for (int byte = 0; byte < 3; byte++) w->flushed[byte] = (uint8_t)(step->number >> 8 * byte);
+        if (step->what == FLUSH_DROP_ORDERED) lands(w, step);
+    }
+    if (step->what != FLUSH_KEEP) rule_drop(t);
 }
 
 static void on_flush(const program_step *step, bool was_dirty, bool was_present) {
@@ -269,21 +290,15 @@ static void on_flush(const program_step *step, bool was_dirty, bool was_present)
         rule_outside(step);
         return;
     }
+    program_step one = *step; /* the flush of each line is a step */
+    uint16_t flushed = 0;
     EACH_LINE(step, t) {
-        check_write *all[WRITES];
-        if (t.coherent) continue;
-        if (was_dirty) rule_flush_dirty(&t);
-        const int count = line_writes(t.line, all);
-        for (int k = 0; k < count; k++) {
-            check_write *w = all[k];
-            if (w->host != step->host || w->state & (WRITE_FLUSHED | WRITE_NT) || is_open(step, w)) continue;
-            w->state |= WRITE_FLUSHED, w->flush = (uint16_t)step->site;
-            for (int byte = 0; byte < 3; byte++) w->flushed[byte] = (uint8_t)(step->number >> 8 * byte);
-            if (step->what == FLUSH_DROP_ORDERED) lands(w, step);
-        }
-        await_fence(&t);
-        if (step->what != FLUSH_KEEP) rule_drop(&t);
+        if (t.coherent) continue; /* such a line comes alone */
+        one.number = step->number + flushed++, one.offset = t.number * PROGRAM_LINE, one.nbytes = PROGRAM_LINE;
+        t.step = &one;
+        flush_line(&t, was_dirty);
     }
+    if (flushed) await_fence(step, step->offset / PROGRAM_LINE, flushed);
 }
 
 /* --- moves --------------------------------------------------------------------------------------------------------------- */
@@ -346,9 +361,7 @@ static void is_left(check_line *line, const program_move *move) {
     }
 }
 
-static void on_move(const program_move *move) {
-    if (move->pool >= PROGRAM_POOLS || room_now()->full) return;
-    check_line *line = line_at(move->pool, move->line);
+static void moves(const program_move *move, check_line *line) {
     check_copy *copy = line_copy(line, move->host);
     switch (move->kind) {
     case MOVE_FETCH: copy->cached = line->pool, copy->present = 1; break;
@@ -361,6 +374,11 @@ static void on_move(const program_move *move) {
     case MOVE_LEFT: is_left(line, move); break;
     default: break; /* MOVE_LOST, MOVE_FAILED: the bytes never were in the pool, or did not come */
     }
+}
+
+static void on_move(const program_move *move) {
+    if (move->pool >= PROGRAM_POOLS) return;
+    for (int64_t k = 0; k < move->lines && !room_now()->full; k++) moves(move, line_at(move->pool, move->line + k));
 }
 
 /* --- copies by devices --------------------------------------------------------------------------------------------------- */

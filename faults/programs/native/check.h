@@ -86,6 +86,8 @@ uint32_t room_take(size_t nbytes); /* returns where zeros lie, in units; 0: ther
 void line_touched(int pool, int64_t number);
 static inline check_line *line_at(int pool, int64_t number) { /* also notes that the line was touched */
     check_line *line = (check_line *)(void *)program_watcher_line(pool, number);
+    enum { AHEAD = 4, HALF = WATCHER_LINE_BYTES / 2 }; /* lines often come in runs */
+    __builtin_prefetch((const uint8_t *)(line + AHEAD)), __builtin_prefetch((const uint8_t *)(line + AHEAD) + HALF);
     if (!line->touched) line_touched(pool, number);
     return line;
 }
@@ -203,10 +205,11 @@ typedef struct {
     } load[LOADS]; /* its last loads, of different lines */
 } check_thread;
 
-/* A line that was flushed, and not fenced yet. */
+/* Lines that were flushed, one step after another, and not fenced yet; or one that was stored to past the cache. */
 typedef struct {
     uint32_t next, line, time;
-    uint8_t pool, pad[3];
+    uint16_t lines;
+    uint8_t pool, pad;
 } check_node;
 
 typedef struct {

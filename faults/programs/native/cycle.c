@@ -119,6 +119,12 @@ static _Unwind_Reason_Code find_frame(struct _Unwind_Context *frame, void *to) {
     return found->frames++ ? _URC_END_OF_STACK : _URC_NO_REASON;
 }
 
+static uint64_t mixed_lines(uint64_t all, const line_list *list) {
+    for (int64_t k = 0; k < list->count; k++)
+        all = mixed(mixed(all, (uint64_t)list->items[k].first), (uint64_t)list->items[k].last);
+    return all;
+}
+
 /* Return a hash of what a thread's own next steps depend on, where it has come to the step `at`; 0 where that is not known. */
 static uint64_t own_state(const program_self *me, uint64_t at) {
     found_frame found = {0};
@@ -127,9 +133,7 @@ static uint64_t own_state(const program_self *me, uint64_t at) {
     const bool main = here.area->threads[me->thread].tid == here.area->threads[me->thread].pid;
     const uintptr_t top = main ? (uintptr_t)__libc_stack_end : (uintptr_t)&self;
     if (!found.frames || found.sp >= top || top - found.sp > STACK_MOST) return 0;
-    for (int64_t k = 0; k < me->flushed.count; k++) found.hash = mixed(found.hash, (uint64_t)me->flushed.items[k].line);
-    for (int64_t k = 0; k < me->lingering.count; k++)
-        found.hash = mixed(found.hash, (uint64_t)me->lingering.items[k].line);
+    found.hash = mixed_lines(mixed_lines(found.hash, &me->flushed), &me->lingering);
     const uintptr_t from = found.sp & ~(uintptr_t)7;
     return mixed_bytes(mixed(mixed(found.hash, me->outside_looks ^ timers_left() << 32), at), (const uint8_t *)from,
                        top - from) |

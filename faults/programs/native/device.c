@@ -219,8 +219,7 @@ static void see(program_self *me, uint64_t event, const void *pc) {
     if (c) {
         real_pthread_join()(c->handle, NULL);
         step_other(me, STEP_DEVICE_SEEN, c->thread - 1, NULL, pc);
-        for (int64_t k = 0; k < c->posted.count; k++)
-            list_add(&me->flushed, c->posted.items[k].pool, c->posted.items[k].line);
+        for (int64_t k = 0; k < c->posted.count; k++) list_add(&me->flushed, c->posted.items[k]);
         free(c->posted.items);
         *c = (device_copy){.thread = c->thread};
     }

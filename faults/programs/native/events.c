@@ -14,6 +14,7 @@
 #define LOCK_S 60.0
 enum { IDLE_BEFORE_NAPS = 1024, NAP_NS = 50000 };
 enum { LINES_AT_ONCE = 16 }; /* that a thread flushes, with --free, before others may come in between */
+enum { RUN_MOST = 4096 }; /* lines that the watcher hears of at once */
 enum { PAYMENTS = 3 }; /* how often everything posted arrives before a run without progress is given up */
 
 static program_area *area(void) { return here.area; }
@@ -48,8 +49,10 @@ static uint64_t digest(const uint8_t *bytes, int64_t nbytes) {
 static void mix_step(const program_step *s, uint64_t bytes) {
     area()->doing[s->thread] = (thread_doing){s->offset, s->site, s->kind, s->pool};
     if (crash_now) crash_read(s);
-    mix((uint64_t)s->kind << 56 | (uint64_t)s->what << 48 | (uint64_t)s->thread << 32 | (uint64_t)s->pool << 24);
-    if (s->pool < PROGRAM_POOLS) mix((uint64_t)s->offset), mix((uint64_t)s->nbytes ^ bytes);
+    const uint64_t what = (uint64_t)s->kind << 56 | (uint64_t)s->what << 48 | (uint64_t)s->thread << 32;
+    const uint64_t where = s->pool < PROGRAM_POOLS ? (uint64_t)s->offset * UINT64_C(0xA24BAED4963EE407) : 0;
+    const uint64_t its = s->pool < PROGRAM_POOLS ? (uint64_t)s->nbytes ^ bytes : 0;
+    mix((what | (uint64_t)s->pool << 24) ^ where ^ its * UINT64_C(0x9FB21C651E98DF25));
 }
 
 static pool_lines lines_of(const pool_range *r) {
@@ -359,8 +362,11 @@ static void loaded(program_self *me, const pool_range *r, const void *pc, bool l
     mix_step(&step, content);
     note_seen(me, r, content);
     if (program_watcher_now && program_watcher_now->load) program_watcher_now->load(&step, bytes);
-    for (int64_t k = lines.first; k < lines.last; k++)
-        if (image->cache.state[k] & LINGERS) image_drop_lingering(by_program(me), r->pool, k, true);
+    for (int64_t k = lines.first; k < lines.last; k++) {
+        if (!(image->cache.state[k] & LINGERS)) continue;
+        image_drop_lingering(by_program(me), (pool_lines){r->pool, k, lines.last}, true);
+        break;
+    }
 }
 
 static void load(const void *at, size_t nbytes, const void *pc, bool system) {
@@ -443,8 +449,9 @@ static void flush_line(program_self *me, const program_step *step) {
     if (program_watcher_now && program_watcher_now->flush) program_watcher_now->flush(step, dirty, present);
     image_flush(by_program(me), pool, line, step->what == FLUSH_KEEP);
     const bool landed = step->what == FLUSH_DROP_ORDERED;
-    if (landed) image_complete(by_program(me), pool, line, true);
-    list_add(landed ? &me->lingering : &me->flushed, pool, line);
+    const pool_lines its = {pool, line, line + 1};
+    if (landed) image_complete(by_program(me), its, true);
+    list_add(landed ? &me->lingering : &me->flushed, its);
     nature_posted(me, pool, line, false);
 }
 
@@ -452,11 +459,42 @@ static void flush_line(program_self *me, const program_step *step) {
 static bool step_goes_on(program_self *me, const pool_range *r) {
     const program_options *o = &area()->options;
     if (o->every || area()->pages_hosts) return false;
-    if (!o->free_running && !turn_goes_on(me->thread)) return false;
+    if (!o->free_running && !turn_goes_on(me->thread, 1)) return false;
     if (o->free_running && (r->offset / LINE_BYTES % LINES_AT_ONCE == 0 || turn_state(me->thread) == THREAD_CRASHED))
         return false;
     step_counts(me, place_of(STEP_FLUSH, r));
     return true;
+}
+
+/* Whether hardware breaks, or a host crashes, at a step. */
+static bool things_break(void) {
+    const program_options *o = &area()->options;
+    return o->crash_host >= 0 || o->link_host >= 0 || o->lost_pool >= 0 || o->poison_pool >= 0;
+}
+
+/* Flush those lines that come next and are dirty all at once, where nothing can come in between; each is a step as before. Returns the
+ * first one that is left. */
+static int64_t flush_run(program_self *me, program_step step, pool_lines rest) {
+    program_area *a = area();
+    const bool in_turns = !a->options.free_running;
+    if (a->options.nature || a->idle || step.what == FLUSH_DROP_ORDERED || things_break()) return rest.first;
+    const int64_t block = -rest.first & (LINES_AT_ONCE - 1), burst = a->burst < RUN_MOST ? (int64_t)a->burst : RUN_MOST;
+    if (rest.last - rest.first > (in_turns ? burst : block)) rest.last = rest.first + (in_turns ? burst : block);
+    for (int64_t line = rest.first; line < rest.last; line++) image_find_stores(by_program(me), rest.pool, line);
+    rest.last = image_run(here.host, rest, PRESENT | DIRTY, 0);
+    if (in_turns) rest.last = rest.first + turn_goes_on(me->thread, rest.last - rest.first);
+    if (rest.first == rest.last) return rest.first;
+    step.number = a->steps + 1;
+    for (step.offset = rest.first * LINE_BYTES; step.offset < rest.last * LINE_BYTES; step.offset += LINE_BYTES)
+        mix_step(&step, true);
+    step.offset = rest.first * LINE_BYTES, step.nbytes = (rest.last - rest.first) * LINE_BYTES;
+    a->steps += (uint64_t)(rest.last - rest.first), a->owed = 0;
+    turn_written(here.host);
+    turn_progress(me->thread, true);
+    if (program_watcher_now && program_watcher_now->flush) program_watcher_now->flush(&step, true, true);
+    image_flush_run(by_program(me), rest, step.what == FLUSH_KEEP);
+    list_add(&me->flushed, rest);
+    return rest.last;
 }
 
 /* Flush the lines of a range, from the step that has begun on; false where this thread's part in the run ends meanwhile. */
@@ -466,7 +504,8 @@ static bool flush_lines(program_self *me, pool_range r, enum flush_kind kind, co
     step.offset = r.offset / LINE_BYTES * LINE_BYTES, step.nbytes = LINE_BYTES;
     for (const int64_t end = r.offset + r.nbytes;;) {
         flush_line(me, &step);
-        r.offset = step.offset + LINE_BYTES;
+        const int64_t next = step.offset / LINE_BYTES + 1, last = (end + LINE_BYTES - 1) / LINE_BYTES;
+        r.offset = flush_run(me, step, (pool_lines){r.pool, next, last}) * LINE_BYTES;
         if (r.offset >= end) return true;
         if (!step_goes_on(me, &r)) {
             step_end(me);

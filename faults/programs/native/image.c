@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static void tell(mover by, int kind, int pool, int64_t line, int first, int count, uint64_t store) {
+static void tell_lines(mover by, int kind, pool_lines lines, int first, int count, uint64_t store) {
     const bool watched = program_watcher_now && program_watcher_now->move;
     if (!watched && !crash_now && !here.area->invariant_count) return;
     const program_move move = {
@@ -15,17 +15,80 @@ static void tell(mover by, int kind, int pool, int64_t line, int first, int coun
         .kind = (uint8_t)kind,
         .cause = by.cause,
         .host = (uint8_t)by.host,
-        .pool = (uint8_t)pool,
+        .pool = (uint8_t)lines.pool,
         .thread = by.thread,
         .first = (uint8_t)first,
         .count = (uint8_t)count,
-        .line = line,
+        .line = lines.first,
+        .lines = lines.last - lines.first,
         .store = store,
     };
     if (crash_now) crash_moved(&move);
     if (here.area->invariant_count) holds_moved(&move);
     if (watched) program_watcher_now->move(&move);
 }
+
+static void tell(mover by, int kind, int pool, int64_t line, int first, int count, uint64_t store) {
+    tell_lines(by, kind, (pool_lines){pool, line, line + 1}, first, count, store);
+}
+
+/* --- runs of lines --------------------------------------------------------------------------------------------------- */
+
+static uint8_t *run_at(uint8_t *all, pool_lines lines) { return all + lines.first * LINE_BYTES; }
+static size_t run_bytes(pool_lines lines) { return (size_t)(lines.last - lines.first) * LINE_BYTES; }
+
+int64_t image_run(int host, pool_lines lines, uint8_t state, uint8_t pending) {
+    const program_area *a = here.area;
+    const host_image *image = image_of(host, lines.pool);
+    const bool watched = a->options.every || crash_now || a->invariant_count; /* each move by itself */
+    if (watched || damage_armed(image->cache.damage) || program_coherent_anywhere) return lines.first;
+    int64_t end = lines.first;
+    while (end < lines.last && image->cache.state[end] == state && image->cache.pending[end] == pending) end++;
+    lines.last = end;
+    if (memcmp(run_at(image->twin, lines), run_at(image->cache.data, lines), run_bytes(lines)) == 0) return end;
+    for (end = lines.first; image_is_told(image, end);) end++;
+    return end;
+}
+
+static void told_run(const host_image *image, pool_lines run) {
+    memcpy(run_at(image->twin, run), run_at(image->cache.data, run), run_bytes(run));
+}
+
+/* Fetch a run of absent lines, of which nothing is pending. */
+static void fetch_run(mover by, pool_lines run) {
+    host_image *image = image_of(by.host, run.pool);
+    cache_touch(&image->cache, run.first, run.last, false);
+    told_run(image, run);
+    tell_lines(by, MOVE_FETCH, run, 0, 0, 0);
+}
+
+/* Let a run of lines leave the cache, where nothing of it is pending. */
+static void drop_run(mover by, pool_lines run, bool hit) {
+    host_image *image = image_of(by.host, run.pool);
+    memset(image->cache.state + run.first, 0, (size_t)(run.last - run.first));
+    tell_lines(by, MOVE_DROP, run, 0, 0, 0);
+    if (hit) return; /* the load that comes now hits the old bytes */
+    memcpy(run_at(image->cache.data, run), run_at(image->cache.pool, run), run_bytes(run));
+    told_run(image, run);
+    if (in_pages(by.host)) fetch_run(by, run);
+}
+
+/* Complete a run of lines that were flushed and are pending. */
+static void complete_run(mover by, pool_lines run, bool lingers) {
+    card_cache *c = &image_of(by.host, run.pool)->cache;
+    tell_lines(by, MOVE_LAND, run, 0, LINE_BYTES, 0);
+    rest_ends();
+    cache_complete(c, run.first, run.last);
+    if (lingers) memset(c->state + run.first, PRESENT | FLUSHED | LINGERS, (size_t)(run.last - run.first));
+    else drop_run(by, run, false);
+}
+
+void image_flush_run(mover by, pool_lines run, bool keep) {
+    tell_lines(by, MOVE_POST, run, 0, 0, 0);
+    cache_flush(&image_of(by.host, run.pool)->cache, run.first, run.last, keep);
+}
+
+/* --- lines ------------------------------------------------------------------------------------------------------------ */
 
 /* Report that a line arrives or, where the link is down, that it is lost. */
 static void tell_arrival(mover by, int kind, int pool, int64_t line) {
@@ -57,7 +120,7 @@ void image_find_stores_there(mover by, int pool, int64_t line) {
     host_image *image = image_of(by.host, pool);
     const int64_t begin = line * LINE_BYTES;
     if (!(image->cache.state[line] & PRESENT)) return;
-    if (memcmp(image->cache.data + begin, image->twin + begin, LINE_BYTES) == 0) return;
+    if (image_is_told(image, line)) return;
     for (int64_t at = begin; at < begin + LINE_BYTES; at += 8) {
         const uint8_t *before = image->twin + at, *after = image->cache.data + at;
         if (memcmp(before, after, 8) == 0 || !program_watcher_now || !program_watcher_now->store) continue;
@@ -103,7 +166,11 @@ enum status image_touch(mover by, pool_lines lines, bool dirty, int64_t *broken)
     }
     if (lines.last > here.area->extent[lines.pool]) here.area->extent[lines.pool] = lines.last;
     const bool alike = !program_coherent_anywhere && !in_pages(by.host);
-    for (int64_t k = lines.first; k < lines.last; k++) {
+    for (int64_t k = lines.first, end; k < lines.last; k = end) {
+        end = c->state[k] ? k : image_run(by.host, (pool_lines){lines.pool, k, lines.last}, 0, 0);
+        if (end > k) fetch_run(by, (pool_lines){lines.pool, k, end});
+        if (end > k) continue;
+        end = k + 1;
         if (!alike && is_coherent(lines.pool, k)) {
             here.area->coherent_met |= UINT64_C(1) << coherent_range(lines.pool, k * LINE_BYTES);
             continue;
@@ -142,7 +209,7 @@ void image_flush(mover by, int pool, int64_t line, bool keep) {
     cache_flush(c, line, line + 1, keep);
 }
 
-bool image_complete(mover by, int pool, int64_t line, bool lingers) {
+static bool complete(mover by, int pool, int64_t line, bool lingers) {
     card_cache *c = &image_of(by.host, pool)->cache;
     image_find_stores(by, pool, line);
     const uint8_t state = c->state[line];
@@ -160,13 +227,34 @@ bool image_complete(mover by, int pool, int64_t line, bool lingers) {
     return lands;
 }
 
-void image_drop_lingering(mover by, int pool, int64_t line, bool hit) {
+bool image_complete(mover by, pool_lines lines, bool lingers) {
+    bool lands = false;
+    for (pool_lines run = lines; run.first < lines.last; run.first = run.last) {
+        run.last = image_run(by.host, (pool_lines){lines.pool, run.first, lines.last}, PRESENT | FLUSHED, 1);
+        if (run.last > run.first) complete_run(by, run, lingers), lands = true;
+        else lands = complete(by, run.pool, run.last++, lingers) || lands;
+    }
+    return lands;
+}
+
+static void drop_lingering(mover by, int pool, int64_t line, bool hit) {
     card_cache *c = &image_of(by.host, pool)->cache;
-    image_find_stores(by, pool, line);
     if ((c->state[line] & (LINGERS | DIRTY | FLUSHED)) != (LINGERS | FLUSHED)) return;
     c->state[line] = 0;
     if (!hit) dropped(by, pool, line);
     else tell(by, MOVE_DROP, pool, line, 0, 0, 0); /* the load that comes now hits the old bytes */
+}
+
+void image_drop_lingering(mover by, pool_lines lines, bool hit) {
+    const uint8_t usual = PRESENT | FLUSHED | LINGERS, *state = image_of(by.host, lines.pool)->cache.state;
+    for (pool_lines run = lines; run.first < lines.last; run.first = run.last) {
+        image_find_stores(by, run.pool, run.first);
+        run.last = run.first;
+        if (state[run.first] == usual)
+            run.last = image_run(by.host, (pool_lines){lines.pool, run.first, lines.last}, usual, 0);
+        if (run.last > run.first) drop_run(by, run, hit);
+        else drop_lingering(by, run.pool, run.last++, hit);
+    }
 }
 
 void image_land_nt(mover by, int pool, int64_t offset, const uint8_t *bytes, int64_t nbytes, uint64_t store) {
@@ -231,7 +319,7 @@ static int64_t pay(mover by) {
         card_cache *c = &image_of(by.host, pool)->cache;
         for (int64_t k = 0; k < here.area->extent[pool]; k++) {
             if (!c->pending[k] && !(c->state[k] & FLUSHED)) continue;
-            count += image_complete(by, pool, k, false);
+            count += image_complete(by, (pool_lines){pool, k, k + 1}, false);
         }
     }
     return count;

@@ -26,6 +26,13 @@ enum status image_touch(mover by, pool_lines lines, bool dirty, int64_t *broken)
 /* Flush a line: post it where it is dirty. Without `keep` it leaves the cache at the fence. */
 void image_flush(mover by, int pool, int64_t line, bool keep);
 
+/* Return the end of the run of lines, from the first on, that are in one state, with all stores reported: they may move at once. There
+ * is none where somebody has to see each line move by itself. */
+int64_t image_run(int host, pool_lines lines, uint8_t state, uint8_t pending);
+
+/* Flush such a run of dirty lines, of which nothing is pending. */
+void image_flush_run(mover by, pool_lines run, bool keep);
+
 /* Whether a host has a process that is not recompiled: its lines are never absent, and its stores are found by comparing. */
 static inline bool in_pages(int host) { return here.area->pages_hosts >> host & 1; }
 
@@ -35,12 +42,12 @@ static inline void image_find_stores(mover by, int pool, int64_t line) {
     if (in_pages(by.host)) image_find_stores_there(by, pool, line);
 }
 
-/* Complete the flushes of a line: it lands, and leaves the cache or, where it `lingers`, stays for later loads to hit.
- * Returns whether it landed. */
-bool image_complete(mover by, int pool, int64_t line, bool lingers);
+/* Complete the flushes of lines: they land, and leave the cache or, where they `linger`, stay for later loads to hit.
+ * Returns whether any landed. */
+bool image_complete(mover by, pool_lines lines, bool lingers);
 
-/* Drop a line that lingers: at a full fence, or because a load is about to `hit` it. */
-void image_drop_lingering(mover by, int pool, int64_t line, bool hit);
+/* Drop those of these lines that linger: at a full fence, or because a load is about to `hit` them. */
+void image_drop_lingering(mover by, pool_lines lines, bool hit);
 
 /* Prepare lines that were mapped: code that looks at them without an announcement sees what the pool holds now. */
 void image_mapped(int pool, int64_t first, int64_t last);
@@ -60,10 +67,18 @@ void image_crash(int host, uint64_t *random);
 
 /* Return, as bits, which bytes of a line were stored to without an announcement. 0 on hosts with pages. */
 uint64_t image_differing(int host, int pool, int64_t line);
+
+/* Whether a line's bytes are those that were last reported. In place: it is asked of each line of a flush. */
+static inline bool image_is_told(const host_image *image, int64_t line) {
+    uint64_t now[LINE_BYTES / 8], then[LINE_BYTES / 8], differ = 0;
+    memcpy(now, image->cache.data + line * LINE_BYTES, sizeof now);
+    memcpy(then, image->twin + line * LINE_BYTES, sizeof then);
+    for (int k = 0; k < LINE_BYTES / 8; k++) differ |= now[k] ^ then[k];
+    return differ == 0;
+}
+
 static inline uint64_t image_unannounced(int host, int pool, int64_t line) {
-    const uint8_t *now = image_of(host, pool)->cache.data + line * LINE_BYTES;
-    const uint8_t *then = image_of(host, pool)->twin + line * LINE_BYTES;
-    return in_pages(host) || memcmp(now, then, LINE_BYTES) == 0 ? 0 : image_differing(host, pool, line);
+    return in_pages(host) || image_is_told(image_of(host, pool), line) ? 0 : image_differing(host, pool, line);
 }
 
 /* Note that the bytes of a range were reported as they are. */

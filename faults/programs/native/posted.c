@@ -13,12 +13,23 @@ static void grow(void **items, int64_t count, int64_t *room, size_t size) {
 
 /* A line that is on the list is not added again, unless one that ends alike was added since: a loop without a full fence flushes it
  * for ever. */
-void list_add(line_list *list, int pool, int64_t line) {
-    int64_t *at = &list->at[(uint64_t)line % LIST_PLACES];
-    if (*at < list->count && list->items[*at].line == line && list->items[*at].pool == pool) return;
-    grow((void **)&list->items, list->count, &list->room, sizeof *list->items);
-    *at = list->count++;
-    list->items[*at] = (line_place){pool, line};
+void list_add(line_list *list, pool_lines lines) {
+    for (int64_t line = lines.first; line < lines.last; line++) {
+        int64_t *at = &list->at[(uint64_t)line % LIST_PLACES];
+        const pool_lines *its = *at < list->count ? &list->items[*at] : NULL;
+        if (its && its->pool == lines.pool && its->first <= line && line < its->last) {
+            line = its->last - 1; /* the whole run is here */
+            continue;
+        }
+        pool_lines *last = list->count ? &list->items[list->count - 1] : NULL;
+        if (last && last->pool == lines.pool && last->last == line) {
+            last->last++;
+        } else {
+            grow((void **)&list->items, list->count, &list->room, sizeof *list->items);
+            list->items[list->count++] = (pool_lines){lines.pool, line, line + 1};
+        }
+        *at = list->count - 1;
+    }
 }
 
 void posted_add(program_self *me, pool_range range, const uint8_t *bytes, uint64_t number) {
@@ -59,14 +70,13 @@ bool posted_fence(program_self *me, mover by, enum fence_kind kind) {
     const bool full = kind != FENCE_STORES;
     bool lands = posted_land_all(me, by);
     for (int64_t k = 0; k < me->flushed.count; k++) {
-        const line_place its = me->flushed.items[k];
-        lands = image_complete(by, its.pool, its.line, !full) || lands;
-        if (!full) list_add(&me->lingering, its.pool, its.line);
+        const pool_lines its = me->flushed.items[k];
+        lands = image_complete(by, its, !full) || lands;
+        if (!full) list_add(&me->lingering, its);
     }
     me->flushed.count = 0;
     if (!full) return lands;
-    for (int64_t k = 0; k < me->lingering.count; k++)
-        image_drop_lingering(by, me->lingering.items[k].pool, me->lingering.items[k].line, false);
+    for (int64_t k = 0; k < me->lingering.count; k++) image_drop_lingering(by, me->lingering.items[k], false);
     me->lingering.count = 0;
     return lands;
 }

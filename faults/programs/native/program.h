@@ -140,7 +140,7 @@ typedef struct {
     uint8_t kind, cause, host, pool;
     uint16_t thread; /* the thread whose step it was, or around whose step nature moved */
     uint8_t first, count; /* MOVE_NT and its MOVE_LOST: which bytes */
-    int64_t line;
+    int64_t line, lines; /* the first one, and how many move alike */
     uint64_t store; /* MOVE_NT, MOVE_LEFT: the number of the store */
 } program_move;
 
@@ -157,6 +157,7 @@ typedef struct {
     /* A store, RMW or NT store. `before` and `after`: nbytes of the image before and after it; an NT store's `before` is
      * NULL. */
     void (*store)(const program_step *step, const uint8_t *before, const uint8_t *after);
+    /* Of several lines, all alike, each flush is a step: `number` is the first one's. */
     void (*flush)(const program_step *step, bool was_dirty, bool was_present);
     void (*fence)(const program_step *step);
     void (*other)(const program_step *step); /* a step of any other kind */

@@ -14,8 +14,10 @@ static bool hits(const program_self *me, const pool_range *r) {
 
 static bool nothing_is_posted(const program_self *me) {
     if (me->nt_count) return false;
-    for (int64_t k = 0; k < me->flushed.count; k++)
-        if (cache_of(me->flushed.items[k].pool)->pending[me->flushed.items[k].line]) return false;
+    for (int64_t k = 0; k < me->flushed.count; k++) {
+        const pool_lines its = me->flushed.items[k];
+        if (memchr(cache_of(its.pool)->pending + its.first, 1, (size_t)(its.last - its.first))) return false;
+    }
     return true;
 }
 

@@ -17,14 +17,9 @@ enum {
 };
 
 typedef struct {
-    int pool;
-    int64_t line;
-} line_place;
-
-typedef struct {
-    line_place *items;
+    pool_lines *items; /* runs of lines, in the order in which they were added */
     int64_t count, room;
-    int64_t at[LIST_PLACES]; /* where the last line was added whose number ends alike */
+    int64_t at[LIST_PLACES]; /* in which of them the last line was added whose number ends alike */
 } line_list;
 
 typedef struct {
@@ -191,7 +186,7 @@ void room_unwatch(void);
 bool room_is_full(void);
 
 /* posted.c */
-void list_add(line_list *list, int pool, int64_t line);
+void list_add(line_list *list, pool_lines lines);
 bool posted_fence(program_self *me, mover by, enum fence_kind kind); /* returns whether anything landed */
 void posted_add(program_self *me, pool_range range, const uint8_t *bytes, uint64_t number);
 int64_t posted_land(program_self *me, mover by, pool_lines lines);

@@ -244,12 +244,14 @@ void turn_begins(int thread) {
     host_lock_release(&area()->turns);
 }
 
-static void count_step(int thread) {
+static void count_steps(int thread, uint64_t steps) {
     program_area *a = area();
-    a->threads[thread].steps++;
-    a->clock_ns += a->idle > IDLE_BEFORE_TIME_RUNS ? IDLE_NS : STEP_NS;
-    if (a->turn_count) a->taken[a->turn_count - 1].steps++;
+    a->threads[thread].steps += steps;
+    a->clock_ns += steps * (a->idle > IDLE_BEFORE_TIME_RUNS ? IDLE_NS : STEP_NS);
+    if (a->turn_count) a->taken[a->turn_count - 1].steps += (uint32_t)steps;
 }
+
+static void count_step(int thread) { count_steps(thread, 1); }
 
 bool turn_enter(int thread) {
     uint32_t running = THREAD_RUNNING;
@@ -273,12 +275,13 @@ static bool goes_on(int thread) {
     return alone(thread); /* threads of one host share its cache, and observe everything there */
 }
 
-bool turn_goes_on(int thread) {
+int64_t turn_goes_on(int thread, int64_t most) {
     program_area *a = area();
-    if (*state_of(thread) != THREAD_INSIDE || a->burst == 0) return false;
-    a->burst--;
-    count_step(thread);
-    return true;
+    if (*state_of(thread) != THREAD_INSIDE) return 0;
+    const uint64_t steps = a->burst < (uint64_t)most ? a->burst : (uint64_t)most;
+    a->burst -= steps;
+    count_steps(thread, steps);
+    return (int64_t)steps;
 }
 
 bool turn_take(int thread, bool quiet) {
