@@ -2,6 +2,7 @@
  * schedule chooses which thread goes on. Time is the run's own: it passes with the steps. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
@@ -250,9 +251,51 @@ PROGRAM_EXPORT int pthread_cond_clockwait(pthread_cond_t *condition, pthread_mut
     return real_pthread_cond_clockwait()(condition, lock, clock, until);
 }
 
-/* --- time ------------------------------------------------------------------------------------------------------------ */
-
 static uint64_t ns_of(const struct timespec *t) { return (uint64_t)t->tv_sec * 1000000000u + (uint64_t)t->tv_nsec; }
+
+#if defined(__x86_64__)
+/* Programs, and the C++ library for atomic waits, futures, latches and semaphores, wait for a word by a system call of their own. A wait
+ * may always end early; one with a limit lasts until then, as its caller may count on that. In a search of every interleaving it sleeps,
+ * which ends as unknown. In assembly, as syscall() has as many arguments as its number says: only a futex's are looked at. */
+long cxlemu_system_call(long number, ...);
+long cxlemu_system_call_failed(long error);
+long cxlemu_futex(long number, const uint32_t *word, long operation, long value, const struct timespec *limit,
+                  long other, long third);
+__asm__(".text\n.globl syscall\n.type syscall, @function\nsyscall:\n.cfi_startproc\n"
+        "cmpq $202, %rdi\n je cxlemu_futex\n" /* SYS_futex */
+        ".globl cxlemu_system_call\n.hidden cxlemu_system_call\ncxlemu_system_call:\n"
+        "movq %rdi, %rax\n movq %rsi, %rdi\n movq %rdx, %rsi\n movq %rcx, %rdx\n movq %r8, %r10\n movq %r9, %r8\n"
+        "movq 8(%rsp), %r9\n syscall\n"
+        "cmpq $-4095, %rax\n jae 1f\n ret\n1: movq %rax, %rdi\n jmp cxlemu_system_call_failed\n"
+        ".cfi_endproc\n.size syscall, . - syscall\n");
+
+__attribute__((used, visibility("hidden"))) long cxlemu_system_call_failed(long error) {
+    errno = (int)-error;
+    return -1;
+}
+
+static long word_awaited(const uint32_t *word, uint32_t value, const struct timespec *limit, bool relative) {
+    const uint64_t from = relative ? clock_now() : 0;
+    while (__atomic_load_n(word, __ATOMIC_SEQ_CST) == value) {
+        if (limit && (relative ? clock_now() - from >= ns_of(limit) : is_over(limit)))
+            return cxlemu_system_call_failed(-ETIMEDOUT);
+        prog_yield();
+        if (!limit) return 0;
+    }
+    return cxlemu_system_call_failed(-EAGAIN);
+}
+
+__attribute__((used, visibility("hidden"))) long cxlemu_futex(long number, const uint32_t *word, long operation,
+                                                              long value, const struct timespec *limit, long other,
+                                                              long third) {
+    const int asked = scheduled() && !here.area->options.every ? (int)operation & FUTEX_CMD_MASK : -1;
+    if (asked != FUTEX_WAIT && asked != FUTEX_WAIT_BITSET)
+        return cxlemu_system_call(number, word, operation, value, limit, other, third);
+    return word_awaited(word, (uint32_t)value, limit, asked == FUTEX_WAIT);
+}
+#endif
+
+/* --- time ------------------------------------------------------------------------------------------------------------ */
 
 REAL(int, sched_yield, void)
 PROGRAM_EXPORT int sched_yield(void) {

@@ -4,6 +4,7 @@
 #include <cxl.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <setjmp.h>
@@ -16,6 +17,7 @@
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -325,10 +327,11 @@ static void cancel_write(void) {
     tell(1);
 }
 
-/* C11's threads. */
+/* C11's threads, and a word that is awaited by a system call, as by the C++ library. */
 static mtx_t mutex;
 static cnd_t changed;
 static volatile int done;
+static uint32_t word;
 static int stores(void *from) {
     mtx_lock(&mutex);
     memcpy(data, from, TEXT); /* the store */
@@ -337,9 +340,12 @@ static int stores(void *from) {
     cnd_signal(&changed);
     mtx_unlock(&mutex);
     thrd_sleep(&(struct timespec){0, 1000}, NULL);
+    __atomic_store_n(&word, 1, __ATOMIC_SEQ_CST);
+    syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
     return 7;
 }
 static void c11_write(void) {
+    const struct timespec limit = {0, 1000000};
     thrd_t thread;
     int result;
     CHECK(mtx_init(&mutex, mtx_plain) == thrd_success && cnd_init(&changed) == thrd_success);
@@ -347,6 +353,9 @@ static void c11_write(void) {
     mtx_lock(&mutex);
     while (!done) cnd_wait(&changed, &mutex);
     mtx_unlock(&mutex);
+    while (!__atomic_load_n(&word, __ATOMIC_SEQ_CST)) syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0);
+    CHECK(syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0) == -1 && errno == EAGAIN);
+    CHECK(syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 1, &limit, NULL, 0) == -1 && errno == ETIMEDOUT);
     CHECK(thrd_join(thread, &result) == thrd_success && result == 7);
     tell(1);
 }
