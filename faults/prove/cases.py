@@ -23,9 +23,9 @@ def prove_case(
     """Prove that a call is right on a ring, whatever calls surround it; ``rounds_alike`` counts the rounds left out."""
     if call.heap is None:
         call, layout = placed(recipe, call, layout)
-    call, alike = shortened(recipe, layout, call)
+    plan, alike = shortened(recipe, layout, call)
 
     def of_root(root: int) -> Plan:
-        return build(recipe, layout, replace(call, root=root))
+        return build(recipe, layout, replace(plan.call, root=root))
 
-    return replace(prove(of_root(call.root), rooted=of_root, roots=roots, progress=progress), rounds_alike=alike)
+    return replace(prove(plan, rooted=of_root, roots=roots, progress=progress), rounds_alike=alike)

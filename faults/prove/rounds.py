@@ -64,24 +64,25 @@ def _loops(recipe: Recipe, layout: Layout, call: Call) -> list[tuple[int, int]]:
     return [(loop.nbytes, builder._plan_areas(*loop)[0]) for loop in builder.loops]
 
 
-def shortened(recipe: Recipe, layout: Layout, call: Call) -> tuple[Call, int]:
-    """Shorten a call to fewer rounds that tell as much; return how many fewer, 0 if it cannot be shortened."""
+def shortened(recipe: Recipe, layout: Layout, call: Call) -> tuple[Plan, int]:
+    """Build a call of fewer rounds that tell as much; return how many fewer, 0 if it cannot be shortened."""
+    whole = build(recipe, layout, call), 0
     if recipe.source or recipe.builder not in ASKING or recipe.spec.takes_heap or call.ranks == 1:
-        return call, 0
+        return whole
     loops = _loops(recipe, layout, call)
     # Two laps, and as many rounds as it takes until the builder repeats them as columns, the last one being a part.
     enough = max(2 * layout.slots + 3, layout.slots + APART + LEAST + 1)
     if len(loops) != 1 or -(-loops[0][0] // loops[0][1]) <= 2 * enough:
-        return call, 0
+        return whole
     [(nbytes, piece)] = loops
     less = -(-nbytes // piece) - enough
     for share in (piece, piece * call.ranks):  # a loop goes over a block, or over each rank's slice of it
         fewer = replace(call, nbytes=call.nbytes - less * share)
         if fewer.nbytes > 0 and _loops(recipe, layout, fewer) == [(nbytes - less * piece, piece)]:
-            more = replace(fewer, nbytes=fewer.nbytes + share)
-            if _one_round_more(build(recipe, layout, more), build(recipe, layout, fewer), enough // 2):
-                return fewer, less
-    return call, 0
+            longer, shorter = (build(recipe, layout, replace(fewer, nbytes=fewer.nbytes + more)) for more in (share, 0))
+            if _one_round_more(longer, shorter, enough // 2):
+                return shorter, less
+    return whole
 
 
 # --- rounds that repeat -------------------------------------------------------------------------------------------
@@ -93,7 +94,7 @@ def _one_round_more(longer: Plan, shorter: Plan, after: int) -> bool:
         return False
     if longer.rounds != shorter.rounds + 1:
         return False
-    for more, fewer in zip(longer.parts, shorter.parts, strict=True):
+    for more, fewer in zip(longer.each_part(), shorter.parts, strict=True):
         events = more.events - fewer.events
         for long, short in zip(more.streams, fewer.streams, strict=True):
             if not _repeats(long.records, short.records, after, events, shorter.layout.slots):

@@ -117,6 +117,15 @@ MISTAKES = {
     "invalidated before the wait": Mistake(
         "fresh", [PUBLISHES, READS], [PUBLISHES, [drop(0, 64), wait(0), load(0, 64)]], "before the wait, not after it"
     ),
+    "invalidated before the store, which came later": Mistake(
+        "fresh", [READS, PUBLISHES], [[drop(0, 64), wait(0), load(0, 64)], PUBLISHES], "before the wait, not after it"
+    ),
+    "reads beside what was written to the same line": Mistake(
+        "order",
+        [[store(0, 72), flush(0, 72), FENCE, ring(0)], [wait(0), drop(0, 72), load(64, 8)]],
+        [[store(0, 72), flush(0, 72), FENCE, ring(0)], [wait(0), drop(0, 72), load(72, 8)]],
+        "which nobody has written",
+    ),
     "flushed, not fenced, by the reader": Mistake(
         "fresh",
         [PUBLISHES, [wait(0), flush(0, 64), FENCE, load(0, 64)]],

@@ -21,8 +21,10 @@ void *pass_zeroed(pass *p, size_t count, size_t each) {
     return made;
 }
 
+static uint32_t last_known(const knowledge *k, uint32_t stream) { return k->of[stream / SHARE]->at[stream % SHARE]; }
+
 bool clock_before(event e, const point *q) {
-    return e.at <= (e.stream == q->self.stream ? q->self.at : q->known->at[e.stream]);
+    return e.at <= (e.stream == q->self.stream ? q->self.at : last_known(q->known, e.stream));
 }
 
 point clock_now(const pass *p, uint32_t stream) { return (point){p->known[stream], {stream, p->now[stream]}}; }
@@ -32,31 +34,81 @@ knowledge *clock_know(knowledge *k) {
     return k;
 }
 
-void clock_forget(knowledge *k) {
-    if (k && --k->refs == 0) free(k);
+static void forget_share(share *of) {
+    if (--of->refs == 0) free(of);
 }
 
-/* Return the stream's knowledge for a change: a copy where others share it. */
-static knowledge *own(pass *p, uint32_t stream) {
-    knowledge *k = p->known[stream];
+void clock_forget(knowledge *k) {
+    if (!k || --k->refs) return;
+    for (uint32_t c = 0; c < k->shares; c++) forget_share(k->of[c]);
+    free(k);
+}
+
+knowledge *clock_of_nothing(pass *p) {
+    const uint32_t shares = (uint32_t)(p->streams + SHARE - 1) / SHARE;
+    share *empty = pass_zeroed(p, 1, sizeof *empty);
+    knowledge *k = calloc(1, sizeof *k + shares * sizeof k->of[0]);
+    if (!k) free(empty), longjmp(p->stop, NO_MEMORY);
+    for (; k->shares < shares; k->shares++) k->of[k->shares] = empty, empty->refs++;
+    k->refs = 1;
+    return k;
+}
+
+/* Return *known for a change: a copy where others share it. */
+static knowledge *own(pass *p, knowledge **known) {
+    knowledge *k = *known;
     if (k->refs == 1) return k;
-    const size_t size = sizeof *k + (size_t)p->streams * sizeof k->at[0];
+    const size_t size = sizeof *k + k->shares * sizeof k->of[0];
     knowledge *copy = malloc(size);
     if (!copy) longjmp(p->stop, NO_MEMORY);
     memcpy(copy, k, size);
+    for (uint32_t c = 0; c < k->shares; c++) k->of[c]->refs++;
     copy->refs = 1;
     k->refs--;
-    return p->known[stream] = copy;
+    return *known = copy;
+}
+
+static share *own_share(pass *p, knowledge *k, uint32_t c) {
+    share *of = k->of[c];
+    if (of->refs == 1) return of;
+    share *copy = malloc(sizeof *copy);
+    if (!copy) longjmp(p->stop, NO_MEMORY);
+    *copy = *of;
+    copy->refs = 1;
+    of->refs--;
+    return k->of[c] = copy;
+}
+
+static void know_of(pass *p, knowledge *k, event e) {
+    if (last_known(k, e.stream) < e.at) own_share(p, k, e.stream / SHARE)->at[e.stream % SHARE] = e.at;
+}
+
+static void add_share(pass *p, knowledge *k, uint32_t c, share *theirs) {
+    const uint32_t *mine = k->of[c]->at;
+    bool more = false, less = false;
+    if (k->of[c] == theirs) return;
+    for (int s = 0; s < SHARE; s++) more |= theirs->at[s] > mine[s], less |= theirs->at[s] < mine[s];
+    if (!more) return;
+    if (!less) {
+        theirs->refs++;
+        forget_share(k->of[c]);
+        k->of[c] = theirs;
+        return;
+    }
+    uint32_t *restrict ours = own_share(p, k, c)->at;
+    for (int s = 0; s < SHARE; s++) ours[s] = ours[s] > theirs->at[s] ? ours[s] : theirs->at[s];
+}
+
+void clock_add(pass *p, knowledge **known, const point *of) {
+    knowledge *k = own(p, known);
+    for (uint32_t c = 0; c < k->shares; c++) add_share(p, k, c, of->known->of[c]);
+    know_of(p, k, of->self);
 }
 
 /* A stream that learns of a step also learns of all that happened before it. */
 void clock_learn(pass *p, uint32_t stream, const point *of) {
     const point here = clock_now(p, stream);
-    if (clock_before(of->self, &here)) return;
-    const uint32_t *restrict theirs = of->known->at;
-    uint32_t *restrict mine = own(p, stream)->at;
-    for (int32_t k = 0; k < p->streams; k++) mine[k] = mine[k] > theirs[k] ? mine[k] : theirs[k];
-    if (mine[of->self.stream] < of->self.at) mine[of->self.stream] = of->self.at;
+    if (!clock_before(of->self, &here)) clock_add(p, &p->known[stream], of);
 }
 
 void clock_gather(pass *p, int32_t rank) {
@@ -65,8 +117,8 @@ void clock_gather(pass *p, int32_t rank) {
         const point theirs = clock_now(p, s);
         clock_learn(p, first, &theirs);
     }
-    knowledge *all = own(p, first);
-    all->at[first] = p->now[first];
+    knowledge *all = own(p, &p->known[first]);
+    know_of(p, all, (event){first, p->now[first]});
     for (uint32_t s = first + 1; s < end; s++) {
         clock_forget(p->known[s]);
         p->known[s] = clock_know(all);

@@ -123,10 +123,12 @@ void cell_drop_write(cell *c, int at) {
 /* Whether a drop has become useless: a later one of the same host is complete for all that this host's streams do next. */
 static bool outdone(const pass *p, const drain *old, const drain *by) {
     if (!clock_before(old->from.self, &by->from)) return false;
-    for (uint32_t s = 0; s < (uint32_t)p->streams; s++) {
+    uint32_t s = by->from.self.stream;
+    do {
         const point q = clock_now(p, s);
-        if (p->host[s] == by->host && !drain_is_fenced(by, &q)) return false;
-    }
+        if (!drain_is_fenced(by, &q)) return false;
+        s = p->neighbour[s];
+    } while (s != by->from.self.stream);
     return true;
 }
 
@@ -155,6 +157,50 @@ void segment_add_drop(pass *p, segment *s, drain *d) {
     memmove(&s->drop[kept + 1], &s->drop[end], (size_t)(s->drops - end) * sizeof *s->drop);
     s->drop[kept] = drain_keep(d);
     s->drops += kept + 1 - end;
+}
+
+/* Forget the drops of calls that are over, where a step has stored to all bytes: they came before it, so that no reader of
+ * what it stored can rely on them. */
+static void forget_drops(const pass *p, segment *s) {
+    int kept = 0;
+    for (int k = 0; k < s->drops; k++) {
+        const drain *d = s->drop[k];
+        const uint32_t began = p->began[(int64_t)p->call[d->rank] * p->streams + d->from.self.stream];
+        if (p->begun[d->rank] && d->from.self.at > began) s->drop[kept++] = s->drop[k];
+        else drain_drop(s->drop[k]);
+    }
+    s->drops = kept;
+}
+
+/* Whether nothing but this step's store is known of any byte. */
+static bool only_stored(const segment *s, event e) {
+    for (const cell *c = s->cell; c < s->cell + s->cells; c++)
+        if (c->readers || c->spoil.rule != NO_RULE || c->writes != 1 || c->write[0].drains ||
+            c->write[0].at.stream != e.stream || c->write[0].at.at != e.at)
+            return false;
+    return true;
+}
+
+/* Join what has one history now that a step has stored to these lines. */
+void map_join(pass *p, map *m, const range *r, event by) {
+    int kept = r->at - 1;
+    bool joins = false; /* the segment before this one */
+    for (int k = r->at; k < r->end; k++) {
+        segment *s = &m->segment[k];
+        const bool alone = only_stored(s, by);
+        if (alone) forget_drops(p, s);
+        const bool plain = alone && !s->drops;
+        if (plain && joins) {
+            m->segment[kept].end = s->end;
+            segment_free(s);
+            continue;
+        }
+        while (plain && s->cells > 1) cell_free(&s->cell[--s->cells]);
+        if (plain) s->cell[0].end = LINE_BYTES;
+        m->segment[++kept] = *s, joins = plain;
+    }
+    memmove(&m->segment[kept + 1], &m->segment[r->end], (size_t)(m->segments - r->end) * sizeof *m->segment);
+    m->segments -= r->end - kept - 1;
 }
 
 void map_begin(pass *p, map *m) {

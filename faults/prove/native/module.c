@@ -143,24 +143,34 @@ static bool plan_in(held *h, pass *p, plan *whole, PyObject *described, const pr
     return true;
 }
 
+/* Link the streams of each host in a circle. */
+static void link_neighbours(pass *p) {
+    for (int32_t rank = 0, next = 0; rank < p->ranks; rank++) {
+        const int32_t first = rank * p->per_rank;
+        for (next = (rank + 1) % p->ranks; p->host[next * p->per_rank] != p->host[first];) next = (next + 1) % p->ranks;
+        for (int32_t s = first; s < first + p->per_rank; s++) p->neighbour[s] = (uint32_t)s + 1;
+        p->neighbour[first + p->per_rank - 1] = (uint32_t)(next * p->per_rank);
+    }
+}
+
 /* Allocate what the pass keeps of streams, lines, buffers and doorbells. */
 static void prepare(pass *p, const program *shape) {
     const size_t ranks = (size_t)p->ranks, streams = ranks * (size_t)p->per_rank, calls = (size_t)p->calls;
     p->streams = (int32_t)streams;
     p->call = pass_zeroed(p, ranks, sizeof *p->call), p->begun = pass_zeroed(p, ranks, sizeof *p->begun);
     p->now = pass_zeroed(p, streams, sizeof *p->now), p->ready = pass_zeroed(p, streams, sizeof *p->ready);
-    p->began = pass_zeroed(p, calls * streams, sizeof *p->began);
+    p->began = pass_zeroed(p, (calls + 1) * streams, sizeof *p->began); /* a rank may have ended its last call */
     p->events = pass_zeroed(p, ranks * (size_t)p->events_max, sizeof *p->events);
     p->open = pass_zeroed(p, ranks, sizeof *p->open);
     p->opens = pass_zeroed(p, ranks, sizeof *p->opens), p->open_room = pass_zeroed(p, ranks, sizeof *p->open_room);
     p->bells = pass_zeroed(p, ((size_t)shape->layout.slots * (size_t)shape->layout.doorbells_per_rank + 1) * ranks,
                            sizeof *p->bells);
-    p->joint = pass_zeroed(p, 1, sizeof *p->joint + streams * sizeof p->joint->at[0]);
+    p->neighbour = pass_zeroed(p, streams, sizeof *p->neighbour);
+    link_neighbours(p);
     p->known = pass_zeroed(p, streams, sizeof *p->known);
-    for (size_t s = 0; s < streams; s++) {
-        p->known[s] = pass_zeroed(p, 1, sizeof **p->known + streams * sizeof p->known[s]->at[0]);
-        p->known[s]->refs = 1;
-    }
+    p->nothing = clock_of_nothing(p);
+    p->joint = clock_know(p->nothing);
+    for (size_t s = 0; s < streams; s++) p->known[s] = clock_know(p->nothing);
     p->cards = pass_zeroed(p, (size_t)shape->card_count, sizeof *p->cards);
     for (int32_t k = 0; k < shape->card_count; k++) map_begin(p, &p->cards[k]);
     p->locals = pass_zeroed(p, ranks * MAX_BUFFERS, sizeof *p->locals);
@@ -184,6 +194,7 @@ static void clean(pass *p, const program *shape, int plans) {
     }
     for (int32_t k = 0; p->events && k < p->ranks * p->events_max; k++) clock_forget(p->events[k].known);
     for (int32_t k = 0; p->known && k < p->streams; k++) clock_forget(p->known[k]);
+    clock_forget(p->joint), clock_forget(p->nothing);
     for (int32_t k = 0; p->opens && p->open && k < p->ranks; k++) {
         for (int d = 0; d < p->opens[k]; d++) drain_drop(p->open[k][d]);
         free(p->open[k]);
@@ -196,7 +207,8 @@ static void clean(pass *p, const program *shape, int plans) {
     free(p->card_contents), free(p->local_contents), free(p->laid.run), free(p->term), free(p->slot_of_term);
     free(p->plan), free(p->call), free(p->begun), free(p->now), free(p->ready), free(p->began), free(p->events),
         free(p->open);
-    free(p->opens), free(p->open_room), free(p->bells), free(p->joint), free(p->known), free(p->cards), free(p->locals);
+    free(p->opens), free(p->open_room), free(p->bells), free(p->known), free(p->neighbour), free(p->cards),
+        free(p->locals);
 }
 
 /* Return (call, rank, stream, instruction) of a step. The user's stores before a call are instruction -1, those after it one

@@ -19,11 +19,18 @@ typedef struct {
     uint32_t stream, at;
 } event;
 
-/* A vector clock: the last step of every stream that is known. Points with equal knowledge share one, which stays as it is
- * while it is shared. */
+enum { SHARE = 64 }; /* streams */
+
+/* A part of a vector clock: the last steps of SHARE streams that are known. Clocks that know the same share it. */
 typedef struct {
     uint32_t refs;
-    uint32_t at[]; /* by stream */
+    uint32_t at[SHARE];
+} share;
+
+/* A vector clock. Points with equal knowledge share one, which stays as it is while it is shared. */
+typedef struct {
+    uint32_t refs, shares;
+    share *of[]; /* by stream / SHARE */
 } knowledge;
 
 /* A step, and which steps had happened before it. */
@@ -214,6 +221,7 @@ typedef struct {
     /* the world, and what is to be proved */
     int32_t ranks, per_rank, streams, calls;
     const int32_t *host; /* by stream */
+    uint32_t *neighbour; /* by stream: the next one on its host, the first one after the last */
     plan *plan;
     const int32_t *plan_of; /* by call */
     const int64_t *epoch_of; /* by call */
@@ -224,6 +232,7 @@ typedef struct {
     int32_t *call; /* by rank: the call that it is in */
     bool *begun; /* by rank: whether that call has begun */
     knowledge **known; /* by stream */
+    knowledge *nothing; /* known to all at first */
     uint32_t *now; /* by stream: its last step */
     uint32_t *began; /* [call][stream]: the step before its first instruction */
     point *events; /* [rank][event] of the rank's call */
@@ -262,6 +271,8 @@ bool clock_before(event e, const point *q);
 point clock_now(const pass *p, uint32_t stream);
 knowledge *clock_know(knowledge *k);
 void clock_forget(knowledge *k);
+knowledge *clock_of_nothing(pass *p);
+void clock_add(pass *p, knowledge **known, const point *of); /* add a step, and all that happened before it */
 void clock_learn(pass *p, uint32_t stream, const point *of);
 void clock_gather(pass *p, int32_t rank); /* let all streams of a rank know what each of them knows */
 drain *drain_new(pass *p, uint32_t stream);
@@ -278,6 +289,7 @@ typedef struct {
 } range;
 
 range map_open_range(pass *p, map *m, int64_t begin, int64_t end);
+void map_join(pass *p, map *m, const range *r, event by);
 void map_bytes_in(const range *r, const segment *s, int *begin, int *end); /* which bytes of each line of a segment */
 void cell_add_reader(pass *p, cell *c, event e);
 void cell_add_write(pass *p, cell *c, event e, bool nt);

@@ -252,15 +252,13 @@ static void settled(pass *p, const point *q, int32_t card, int64_t begin, int64_
 }
 
 static void round_over(pass *p, const program *part, int64_t epoch, point *q) {
-    uint32_t *knows = q->known->at;
     for (int32_t rank = 0; rank < p->ranks; rank++) {
         const ring *r = bell_first_ring(bell_done(p, rank), epoch);
         const event last = {(uint32_t)(rank * p->per_rank), p->now[rank * p->per_rank]};
         if (!r) pass_violated(p, EXIT, NOT_DONE, last, nobody, -1, epoch % part->layout.slots);
-        for (int32_t s = 0; s < p->streams; s++)
-            knows[s] = knows[s] > r->at.known->at[s] ? knows[s] : r->at.known->at[s];
-        if (knows[r->at.self.stream] < r->at.self.at) knows[r->at.self.stream] = r->at.self.at;
+        clock_add(p, &p->joint, &r->at);
     }
+    q->known = p->joint;
     const int64_t slot = epoch % part->layout.slots,
                   begin = part->layout.data_offset + slot * part->layout.slot_card_bytes;
     for (int32_t card = 0; card < part->card_count; card++)
@@ -281,8 +279,9 @@ void rule_check_exit(pass *p, int32_t call) {
     const int64_t end = p->epoch_of[call] + whole->rounds,
                   most = whole->rounds < part->layout.slots ? whole->rounds : part->layout.slots;
     for (int64_t epoch = end - most; epoch < end; epoch++) {
-        point q = {p->joint, {UINT32_MAX, 0}};
-        memset(q.known->at, 0, (size_t)p->streams * sizeof q.known->at[0]);
+        point q = {NULL, {UINT32_MAX, 0}};
+        clock_forget(p->joint);
+        p->joint = clock_know(p->nothing);
         round_over(p, part, epoch, &q);
     }
 }

@@ -19,6 +19,7 @@ void pass_access_pool(step *s, int32_t card, int64_t begin, int64_t end, enum ac
             w->by[w->drains++] = drain_keep(posted);
         }
     }
+    if (kind == STORE) map_join(s->p, m, &r, s->now.self);
 }
 
 static void access_local(step *s, int64_t root, int64_t begin, int64_t end, enum access_kind kind) {
@@ -198,8 +199,7 @@ static void fence_of(step *s, int32_t rank) {
 
 /* A fence completes the drains of its own rank; without the rule FENCE_SCOPE, those of all ranks of its host. */
 void pass_fence(step *s) {
-    for (int32_t rank = 0; rank < s->p->ranks; rank++) {
-        const bool neighbour = s->p->host[rank * s->p->per_rank] == s->p->host[s->stream];
-        if (rank == s->rank || (neighbour && s->p->without >> FENCE_SCOPE & 1)) fence_of(s, rank);
-    }
+    fence_of(s, s->rank);
+    for (int32_t rank = 0; s->p->without >> FENCE_SCOPE & 1 && rank < s->p->ranks; rank++)
+        if (rank != s->rank && s->p->host[rank * s->p->per_rank] == s->p->host[s->stream]) fence_of(s, rank);
 }

@@ -18,9 +18,10 @@
  *   UP_TO     ends the bytes of left after `by` of them
  *   BELOW     a column: that of left, and below it the element of right at byte x + by
  *   DOT       the row left (a CHECKED) times the column right, in units of `by`
+ *   ALIKE     no byte: byte x + by of left is folded from the contributions of byte x of right, in another order
  *
  * NOBODY stands for bytes that were never written. */
-enum { NOBODY, GIVEN, FOLDED, DIVIDED, COMPUTED, CHECKED, UP_TO, BELOW, DOT };
+enum { NOBODY, GIVEN, FOLDED, DIVIDED, COMPUTED, CHECKED, UP_TO, BELOW, DOT, ALIKE };
 
 static int64_t hash_of(const term *t) {
     uint64_t h = (uint64_t)t->by * 0x9e3779b97f4a7c15u + (uint64_t)t->kind;
@@ -41,19 +42,25 @@ static void rehash(pass *p) {
     p->slot_of_term = bigger, p->slots_of_terms = size;
 }
 
-static int32_t term_of(pass *p, int32_t kind, int32_t left, int32_t right, int64_t by) {
-    const term t = {kind, left, right, by};
+/* Return where the term's number is, or will be once it has one: the place has 0 so far. */
+static int32_t *number_of(pass *p, const term *t) {
     if (2 * (int64_t)p->terms >= p->slots_of_terms) rehash(p);
-    int64_t at = hash_of(&t) & (p->slots_of_terms - 1);
+    int64_t at = hash_of(t) & (p->slots_of_terms - 1);
     for (; p->slot_of_term[at]; at = (at + 1) & (p->slots_of_terms - 1)) {
         const term *known = &p->term[p->slot_of_term[at]];
-        if (known->kind == kind && known->left == left && known->right == right && known->by == by)
-            return p->slot_of_term[at];
+        if (known->kind == t->kind && known->left == t->left && known->right == t->right && known->by == t->by) break;
     }
-    const int32_t number = p->terms ? p->terms : 1;
-    p->term = pass_room_for(p, p->term, &p->term_room, number + 1, sizeof *p->term);
-    p->term[number] = t, p->terms = number + 1;
-    return p->slot_of_term[at] = number;
+    return &p->slot_of_term[at];
+}
+
+static int32_t term_of(pass *p, int32_t kind, int32_t left, int32_t right, int64_t by) {
+    const term t = {kind, left, right, by};
+    int32_t *number = number_of(p, &t);
+    if (*number) return *number;
+    const int32_t made = p->terms ? p->terms : 1;
+    p->term = pass_room_for(p, p->term, &p->term_room, made + 1, sizeof *p->term);
+    p->term[made] = t, p->terms = made + 1;
+    return *number = made;
 }
 
 /* Whether a term is an opaque result of a kernel, as is everything that is made of one. */
@@ -86,18 +93,24 @@ void contents_begin(pass *p, contents *c) {
     c->run[0] = (run){0, NOBODY, 0}, c->runs = 1;
 }
 
-/* Put the runs of `laid` in place of bytes [begin, end). Equal neighbours are not joined, so that repeated rounds find the
- * same runs. */
+/* Add a run, unless it goes on as the one before it. */
+static void add_run(pass *p, contents *c, run r) {
+    if (c->runs && alike(&c->run[c->runs - 1], &r)) return;
+    c->run = pass_room_for(p, c->run, &c->room, c->runs + 1, sizeof *c->run);
+    c->run[c->runs++] = r;
+}
+
+/* Put the runs of `laid` in place of bytes [begin, end). */
 static void lay(pass *p, contents *c, int64_t begin, int64_t end, contents *laid) {
     const int first = find(c, begin), last = find(c, end), kept = first + (c->run[first].begin < begin);
     run after = c->run[last];
     after.begin = end;
-    laid->run = pass_room_for(p, laid->run, &laid->room, laid->runs + 1, sizeof *laid->run);
-    laid->run[laid->runs++] = after;
-    const int rest = c->runs - last - 1, moved = kept + laid->runs;
+    add_run(p, laid, after);
+    const bool joined = kept && alike(&c->run[kept - 1], &laid->run[0]);
+    const int laid_runs = laid->runs - joined, rest = c->runs - last - 1, moved = kept + laid_runs;
     c->run = pass_room_for(p, c->run, &c->room, moved + rest, sizeof *c->run);
     if (moved != last + 1) memmove(&c->run[moved], &c->run[last + 1], (size_t)rest * sizeof *c->run);
-    memcpy(&c->run[kept], laid->run, (size_t)laid->runs * sizeof *c->run);
+    memcpy(&c->run[kept], laid->run + joined, (size_t)laid_runs * sizeof *c->run);
     c->runs = moved + rest;
 }
 
@@ -114,8 +127,7 @@ void contents_move(pass *p, contents *to, int64_t at, const contents *from, int6
     for (int k = find(from, begin); k < from->runs && from->run[k].begin < begin + nbytes; k++) {
         const run *r = &from->run[k];
         const int64_t start = r->begin > begin ? r->begin : begin;
-        p->laid.run = pass_room_for(p, p->laid.run, &p->laid.room, p->laid.runs + 1, sizeof(run));
-        p->laid.run[p->laid.runs++] = (run){start - begin + at, r->term, r->term ? r->shift + begin - at : 0};
+        add_run(p, &p->laid, (run){start - begin + at, r->term, r->term ? r->shift + begin - at : 0});
     }
     lay(p, to, at, at + nbytes, &p->laid);
 }
@@ -276,9 +288,13 @@ static int64_t folded_from(const pass *p, int32_t number, int64_t by, const cont
     return -1;
 }
 
-/* Whether bytes from `at` on are folded from all contributions, in any order. */
-static bool folded_in_any_order(pass *p, const run *got, int64_t divisor, const contributions *of, int64_t at) {
+/* Whether bytes from `at` on are folded from all contributions, in any order. `wanted` is their fold, whose byte `at` is byte
+ * at + shift of the term: for equal terms equally far apart the answer is the same, and is kept. */
+static bool folded_in_any_order(pass *p, const run *got, const run *wanted, int64_t divisor, const contributions *of,
+                                int64_t at) {
     int32_t number = got->term;
+    const term alike = {ALIKE, got->term, wanted->term, got->shift - wanted->shift};
+    if (*number_of(p, &alike)) return true;
     if (divisor != 1) {
         if (p->term[number].kind != DIVIDED || p->term[number].by != divisor) return false;
         number = p->term[number].left;
@@ -286,6 +302,7 @@ static bool folded_in_any_order(pass *p, const run *got, int64_t divisor, const 
     bool *taken = pass_zeroed(p, (size_t)of->count, sizeof *taken);
     const int64_t found = folded_from(p, number, got->shift + at, of, taken);
     free(taken);
+    if (found == of->count) term_of(p, alike.kind, alike.left, alike.right, alike.by);
     return found == of->count;
 }
 
@@ -374,7 +391,7 @@ void contents_check_contract(pass *p, int32_t rank, const contents *c, int64_t b
             const run *got = &c->run[k];
             const int64_t first = got->begin > base + at ? got->begin - base : at;
             if (same_bits(p, got->term, got->shift, wanted, expected.shift, commutes)) continue;
-            if (got->term && folded_in_any_order(p, got, divisor, &of, base + at)) {
+            if (got->term && folded_in_any_order(p, got, &expected, divisor, &of, base + at)) {
                 if (ordered && order) pass_violated(p, FOLD_ORDER, PLAIN, last, (event){0, 0}, -1, first);
                 continue;
             }
