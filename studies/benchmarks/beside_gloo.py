@@ -98,6 +98,27 @@ def pp() -> Step:
     return step
 
 
+def gpt_1m(width: int = 128, count: int = 4) -> Step:
+    """Train nanoGPT's smallest model, which it suggests for CPUs, data parallel: 12 pieces of 64 letters a rank."""
+    from examples.small_gpt import GPT, loss_of
+
+    torch.manual_seed(1)
+    model = nn.parallel.DistributedDataParallel(GPT(width, count, heads=width // 32))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    numbers = torch.Generator().manual_seed(dist.get_rank())
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss_of(model, numbers, 12).backward()
+        optimizer.step()
+
+    return step
+
+
+def gpt_10m() -> Step:
+    return gpt_1m(384, 6)
+
+
 def call() -> Step:
     x = torch.zeros(1)
 
@@ -136,7 +157,9 @@ def ping_pong() -> Step:
     return step
 
 
-WAYS: dict[str, Callable[[], Step]] = {f.__name__: f for f in (ddp, fsdp, fsdp_bf16, tp, pp, call, bare, ping_pong)}
+WAYS: dict[str, Callable[[], Step]] = {
+    f.__name__: f for f in (ddp, fsdp, fsdp_bf16, tp, pp, gpt_1m, gpt_10m, call, bare, ping_pong)
+}
 
 
 def measured(way: str, backend: str, store: Any, rank: int, ranks: int) -> Took:
