@@ -12,6 +12,7 @@ from functools import partial
 
 import numpy as np
 
+from collectives.layouts import SLOTS_MAX
 from cxlemu.engines import Engine
 from cxlemu.engines.streams import NO_BREAKPOINTS, Breakpoints, Running, Watch
 from cxlemu.memory.protocol import Bytes
@@ -21,7 +22,8 @@ from cxlemu.world import RankContext
 from faults.inject.places import InstructionPlace, data
 
 NEEDLESS = {
-    Op.INVALIDATE: "no line was in its host's cache, because its slot was not read before: train more steps",
+    Op.INVALIDATE: "no line was in its host's cache, because its slot was not read before: "
+    f"a group's slots are used again after {SLOTS_MAX} calls at most, so train for more",
     Op.FLUSH: "no line was dirty in its host's cache",
     Op.FENCE: "it flushed nothing in these calls",
 }

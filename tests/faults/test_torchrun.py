@@ -439,6 +439,16 @@ def test_a_run_without_the_pool_or_without_nature_is_none(
 
 
 MEETS = "import torch.distributed as dist\ndist.init_process_group()\n"
+
+
+def test_how_many_calls_make_an_invalidate_matter_is_said() -> None:
+    flags = {"backend": "emulated", "adversary": None, "compare": None, "digests": 0, "pace": None}
+    script = TrainingScript.model_validate({"leave_out": [{"rank": 1, "instruction": "INVALIDATE"}]})
+    left_out = {"kind": "left out", "rank": 1, "instruction": "INVALIDATE", "count": 9, "mattered": 0}
+    (found,) = undone(flags, script, [left_out])
+    assert found.endswith("slots are used again after 16 calls at most, so train for more")
+
+
 IDLE = {"print('idle')": "made no process group", MEETS: "called no collective and sent nothing"}
 
 
