@@ -22,6 +22,7 @@ MEMORIES = [MemorySpec(), MemorySpec("emulated", seed=3, rates=AdversaryRates())
 
 
 together = partial(worlds.together, ranks=3, memory=MEMORIES[0], region_bytes=1 << 16)
+on_ranks = partial(worlds.on_ranks, by=together)
 
 
 STRUCT = np.dtype([("a", "<i2"), ("b", "<f8"), ("c", "S3")])
@@ -70,77 +71,69 @@ def test_whatever_an_array_holds_moves_as_bytes(dtype: np.dtype[Any], engine: st
 # --- shapes ---------------------------------------------------------------------------------------------------------
 
 
-def test_arrays_of_nothing_and_of_no_axes() -> None:
-    def program(comm: Communicator) -> Any:
-        nothing = np.empty((0, 4), np.float32)
-        assert comm.all_reduce(nothing) is nothing
-        assert comm.all_gather(nothing).shape == (3, 0, 4)
-        assert comm.all_to_all(np.empty(0)).shape == comm.reduce_scatter(np.empty(0)).shape == (0,)
-        assert comm.broadcast(np.empty((), "V0")).shape == ()
-        one = np.array(float(comm.rank + 1))
-        return comm.all_reduce(one).shape, float(one), comm.all_gather(np.array(comm.rank)).tolist()
-
-    assert together(program) == [((), 6.0, [0, 1, 2])] * 3
+@on_ranks(gives=[((), 6.0, [0, 1, 2])] * 3)
+def test_arrays_of_nothing_and_of_no_axes(comm: Communicator) -> Any:
+    nothing = np.empty((0, 4), np.float32)
+    assert comm.all_reduce(nothing) is nothing
+    assert comm.all_gather(nothing).shape == (3, 0, 4)
+    assert comm.all_to_all(np.empty(0)).shape == comm.reduce_scatter(np.empty(0)).shape == (0,)
+    assert comm.broadcast(np.empty((), "V0")).shape == ()
+    one = np.array(float(comm.rank + 1))
+    return comm.all_reduce(one).shape, float(one), comm.all_gather(np.array(comm.rank)).tolist()
 
 
 @pytest.mark.parametrize("engine", ["native", "reference"])
-def test_arrays_with_gaps_are_copied_in_and_out(engine: str) -> None:
-    def program(comm: Communicator) -> None:
-        grid = np.full((6, 8), -1, np.int32)
-        grid[:, ::2] = comm.rank + np.arange(24).reshape(6, 4)
-        before = grid.copy()
-        column = grid[:, ::2]
-        assert comm.all_reduce(column) is column  # in place
-        assert (column == 3 + 3 * np.arange(24).reshape(6, 4)).all() and (grid[:, 1::2] == -1).all()
-        out = np.zeros((3, 6, 8), np.int32)[:, :, ::-2]
-        assert comm.all_gather(before[:, ::2], out) is out
-        assert (out == np.arange(3)[:, None, None] + np.arange(24).reshape(6, 4)).all()
-        assert (comm.all_gather(np.asfortranarray(before)) == comm.all_gather(before)).all()
-        turned = comm.broadcast(np.array([[comm.rank, 1], [2, 3]]).T, root=2)
-        assert turned.tolist() == [[2, 2], [1, 3]]
-        again = comm.persistent.all_reduce(column)
-        for k in (1, 2):
-            column[:] = k
-            assert again() is column and (column == 3 * k).all()
-        column[:] = 1
-        pending = [comm.all_reduce(column, async_op=True) for _ in range(3)]
-        assert pending[2].wait() is column and (column == 27).all()
-
-    together(program, engine=engine)
+@on_ranks(asks="engine")
+def test_arrays_with_gaps_are_copied_in_and_out(comm: Communicator) -> None:
+    grid = np.full((6, 8), -1, np.int32)
+    grid[:, ::2] = comm.rank + np.arange(24).reshape(6, 4)
+    before = grid.copy()
+    column = grid[:, ::2]
+    assert comm.all_reduce(column) is column  # in place
+    assert (column == 3 + 3 * np.arange(24).reshape(6, 4)).all() and (grid[:, 1::2] == -1).all()
+    out = np.zeros((3, 6, 8), np.int32)[:, :, ::-2]
+    assert comm.all_gather(before[:, ::2], out) is out
+    assert (out == np.arange(3)[:, None, None] + np.arange(24).reshape(6, 4)).all()
+    assert (comm.all_gather(np.asfortranarray(before)) == comm.all_gather(before)).all()
+    turned = comm.broadcast(np.array([[comm.rank, 1], [2, 3]]).T, root=2)
+    assert turned.tolist() == [[2, 2], [1, 3]]
+    again = comm.persistent.all_reduce(column)
+    for k in (1, 2):
+        column[:] = k
+        assert again() is column and (column == 3 * k).all()
+    column[:] = 1
+    pending = [comm.all_reduce(column, async_op=True) for _ in range(3)]
+    assert pending[2].wait() is column and (column == 27).all()
 
 
-def test_read_only_arrays_with_gaps_take_no_result() -> None:
-    def program(comm: Communicator) -> None:
-        x = np.zeros(8, np.int32)
-        x.flags.writeable = False
-        with pytest.raises(ArgumentError, match="x is read-only"):
-            comm.all_reduce(x[::2])
-        assert comm.all_gather(x[::2]).shape == (3, 4)
-
-    together(program)
+@on_ranks()
+def test_read_only_arrays_with_gaps_take_no_result(comm: Communicator) -> None:
+    x = np.zeros(8, np.int32)
+    x.flags.writeable = False
+    with pytest.raises(ArgumentError, match="x is read-only"):
+        comm.all_reduce(x[::2])
+    assert comm.all_gather(x[::2]).shape == (3, 4)
 
 
 # --- other libraries' arrays --------------------------------------------------------------------------------------
 
 
-def test_what_has_the_buffer_protocol_is_an_array() -> None:
-    def program(comm: Communicator) -> None:
-        text = bytearray(b"rank %d" % comm.rank)
-        assert comm.broadcast(text, root=1) is text and text == b"rank 1"
-        numbers = array("d", [comm.rank, 1.0])
-        assert comm.all_reduce(numbers) is numbers and numbers.tolist() == [3.0, 3.0]
-        words = memoryview(bytearray(12)).cast("i", (3,))
-        comm.all_gather(memoryview(np.int32(comm.rank)), out=words)
-        assert words.tolist() == [0, 1, 2]
-        assert comm.all_gather(b"ab")[2].tobytes() == b"ab"
-        some = (ctypes.c_uint16 * 4)(1, 2, 3, 4)
-        assert list(comm.all_reduce(some, "bxor")) == [1, 2, 3, 4]
-        with pytest.raises(ArgumentError, match="read-only"):
-            comm.all_reduce(b"ab")
-        with pytest.raises(ArgumentError, match="x is a str: a NumPy array is needed, or what shares its memory by"):
-            comm.broadcast("text")
-
-    together(program)
+@on_ranks()
+def test_what_has_the_buffer_protocol_is_an_array(comm: Communicator) -> None:
+    text = bytearray(b"rank %d" % comm.rank)
+    assert comm.broadcast(text, root=1) is text and text == b"rank 1"
+    numbers = array("d", [comm.rank, 1.0])
+    assert comm.all_reduce(numbers) is numbers and numbers.tolist() == [3.0, 3.0]
+    words = memoryview(bytearray(12)).cast("i", (3,))
+    comm.all_gather(memoryview(np.int32(comm.rank)), out=words)
+    assert words.tolist() == [0, 1, 2]
+    assert comm.all_gather(b"ab")[2].tobytes() == b"ab"
+    some = (ctypes.c_uint16 * 4)(1, 2, 3, 4)
+    assert list(comm.all_reduce(some, "bxor")) == [1, 2, 3, 4]
+    with pytest.raises(ArgumentError, match="read-only"):
+        comm.all_reduce(b"ab")
+    with pytest.raises(ArgumentError, match="x is a str: a NumPy array is needed, or what shares its memory by"):
+        comm.broadcast("text")
 
 
 class Lent:
@@ -173,14 +166,12 @@ def test_a_tensor_shares_its_memory_whatever_it_holds(name: str, old: bool) -> N
     assert view.ctypes.data == address and view.sum() == np.arange(24).astype(DTYPES[name]).sum()
 
 
-def test_a_tensor_is_an_argument_of_every_verb() -> None:
-    def program(comm: Communicator) -> None:
-        x = np.full(5, comm.rank, np.float32)
-        tensor = Lent(x)
-        assert comm.all_reduce(tensor) is tensor and x.tolist() == [3] * 5
-        assert comm.all_gather(Lent(x)).shape == (3, 5)
-
-    together(program)
+@on_ranks()
+def test_a_tensor_is_an_argument_of_every_verb(comm: Communicator) -> None:
+    x = np.full(5, comm.rank, np.float32)
+    tensor = Lent(x)
+    assert comm.all_reduce(tensor) is tensor and x.tolist() == [3] * 5
+    assert comm.all_gather(Lent(x)).shape == (3, 5)
 
 
 def test_a_tensor_that_is_elsewhere_or_read_only_is_refused_in_a_sentence() -> None:

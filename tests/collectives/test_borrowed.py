@@ -11,7 +11,7 @@ import pytest
 
 from collectives import Communicator
 from cxlemu.errors import ArgumentError
-from tests.helpers.worlds import together
+from tests.helpers.worlds import on_ranks, together
 
 LARGE = 9_000_000  # bytes: more than a mailbox takes
 
@@ -52,23 +52,21 @@ def test_a_broadcast_only_reads_its_root(kind: str, engine: str, tmp_path: Path)
     together(program, engine=engine)
 
 
-def test_errors_name_the_argument_that_was_given() -> None:
-    def program(comm: Communicator) -> None:
-        locked, peer = np.ones(2), 1 - comm.rank
-        locked.flags.writeable = False
-        for call, name in (
-            (lambda: comm.all_reduce(locked), "x"),
-            (lambda: comm.all_reduce(np.ones(2), out=locked), "out"),
-            (lambda: comm.scan(locked), "x"),
-            (lambda: comm.recv(locked, peer), "array"),
-            (lambda: comm.sendrecv(np.ones(2), peer, locked, peer), "out"),
-            (lambda: comm.all_reduce_many([np.ones(2), locked]), "arrays[1]"),
-            (lambda: comm.all_gather_many([np.ones(1)], outs=[locked]), "outs[0]"),
-        ):
-            with pytest.raises(ArgumentError, match=rf"^{re.escape(name)} is read-only"):
-                call()
-
-    together(program)
+@on_ranks()
+def test_errors_name_the_argument_that_was_given(comm: Communicator) -> None:
+    locked, peer = np.ones(2), 1 - comm.rank
+    locked.flags.writeable = False
+    for call, name in (
+        (lambda: comm.all_reduce(locked), "x"),
+        (lambda: comm.all_reduce(np.ones(2), out=locked), "out"),
+        (lambda: comm.scan(locked), "x"),
+        (lambda: comm.recv(locked, peer), "array"),
+        (lambda: comm.sendrecv(np.ones(2), peer, locked, peer), "out"),
+        (lambda: comm.all_reduce_many([np.ones(2), locked]), "arrays[1]"),
+        (lambda: comm.all_gather_many([np.ones(1)], outs=[locked]), "outs[0]"),
+    ):
+        with pytest.raises(ArgumentError, match=rf"^{re.escape(name)} is read-only"):
+            call()
 
 
 @pytest.mark.parametrize("memory", ["shm", "emulated"])
@@ -127,17 +125,15 @@ def test_times_to_wait_are_numbers_of_seconds(wrong: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["1K", -1, 2.0, True, float("nan")])
-def test_sizes_are_whole_numbers(wrong: Any) -> None:
-    def program(comm: Communicator) -> None:
-        for size in ("region_bytes", "heap_bytes"):
-            for make in (Communicator.world, lambda context, **sizes: Communicator.of(context, [0, 1], **sizes)):
-                with pytest.raises(ArgumentError, match=f"{size} is a whole number from 0 on"):
-                    make(comm._context, **{size: wrong})
-        with pytest.raises(ArgumentError, match="nbytes is a whole number from 0 on"):
-            comm.choice("all_reduce", wrong)
-        Communicator.world(comm._context, region_bytes=np.int64(1 << 16), heap_bytes=np.uint16(4096)).close()
-
-    together(program)
+@on_ranks()
+def test_sizes_are_whole_numbers(comm: Communicator, wrong: Any) -> None:
+    for size in ("region_bytes", "heap_bytes"):
+        for make in (Communicator.world, lambda context, **sizes: Communicator.of(context, [0, 1], **sizes)):
+            with pytest.raises(ArgumentError, match=f"{size} is a whole number from 0 on"):
+                make(comm._context, **{size: wrong})
+    with pytest.raises(ArgumentError, match="nbytes is a whole number from 0 on"):
+        comm.choice("all_reduce", wrong)
+    Communicator.world(comm._context, region_bytes=np.int64(1 << 16), heap_bytes=np.uint16(4096)).close()
 
 
 # --- torch ----------------------------------------------------------------------------------------------------------

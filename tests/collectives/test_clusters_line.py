@@ -1,14 +1,13 @@
 """Two levels of thousands of ranks: a line through few clusters against all of them, and machines that are cut down."""
 
 import pytest
-from click.testing import CliRunner
 
-from cxlemu.cli import main
 from cxlemu.errors import ArgumentError
 from cxlemu.topology import Topology
 from studies.training.clusters import Clustered, cut_down
 from studies.training.fabrics import Modelled
 from studies.training.symmetric import SIMULATED_RANKS, fabric_of
+from tests.helpers.commands import cxlemu
 
 ALL = Topology.load("clusters-64x64")
 SMALL = ALL.model_copy(update={"hosts": ALL.hosts.model_copy(update={"ranks_per_host": 4})})
@@ -53,9 +52,6 @@ def test_a_line_stands_only_for_what_is_too_large() -> None:
 
 def test_four_thousand_accelerators_train_in_seconds() -> None:
     words = "--model llama3-405b --accelerator b200 --parallel fsdp,tp=8,sp,serial -n 4096 --batch 512 --recompute full"
-    done = CliRunner().invoke(
-        main, ["simulate", "training", *words.split(), "-c", "clusters-64x64", "--inside", "nvl72"]
-    )
-    assert done.exit_code == 0, done.output
+    done = cxlemu("simulate", "training", *words.split(), "-c", "clusters-64x64", "--inside", "nvl72", code=0)
     assert "all_gather as hierarchical, reduce_scatter as hierarchical" in done.output
     assert "collectives of 512 ranks follow a line through 16 and 32 ranks in 2 and 4 clusters" in done.output

@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,29 +31,20 @@ from cxlemu.memory import MemorySpec
 from cxlemu.pool.session import Session
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch
+from tests.helpers import worlds
 from tests.helpers.tiers import PATIENT_S
+from tests.helpers.worlds import Program
 
 REGION_BYTES = 1 << 16
 LAPTOP, SIX_CARDS = Topology.load("laptop"), Topology.load("six-cards")
 
-Program = Callable[[Communicator], Any]
+
+def together(program: Program, ranks: int = 3, memory: MemorySpec | str = "emulated", **given: Any) -> list[Any]:
+    given = {"topology": LAPTOP, "region_bytes": REGION_BYTES} | given
+    return worlds.together(program, ranks, memory, **given)
 
 
-def together(
-    program: Program,
-    ranks: int = 3,
-    *,
-    topology: Topology = LAPTOP,
-    memory: MemorySpec | None = None,
-    deadline_s: float = PATIENT_S,
-) -> list[Any]:
-    """What ``program`` returns on every rank."""
-
-    def main(context: RankContext) -> Any:
-        with Communicator.world(context, region_bytes=REGION_BYTES, deadline_s=deadline_s) as comm:
-            return program(comm)
-
-    return launch(main, ranks=ranks, topology=topology, memory=memory or MemorySpec(), deadline_s=PATIENT_S)
+on_ranks = partial(worlds.on_ranks, by=together)
 
 
 def each_its_own(*programs: Program) -> Program:
@@ -77,109 +69,79 @@ def mine(comm: Communicator, *shape: int) -> np.ndarray:
 # --- results ------------------------------------------------------------------------------------------------------
 
 
-def test_all_reduce_replaces_x() -> None:
-    def program(comm: Communicator) -> Any:
-        x = mine(comm, 2, 2)
-        assert comm.all_reduce(x) is x
-        return x.tolist()
-
-    assert together(program) == [[[30, 33], [36, 39]]] * 3
+def given(result: Any, x: np.ndarray) -> np.ndarray:
+    """``x``, which is what the call returns."""
+    assert result is x
+    return x
 
 
-def test_all_reduce_with_out_leaves_x_alone() -> None:
-    def program(comm: Communicator) -> Any:
-        x, out = mine(comm, 3), np.zeros(3, np.int32)
-        assert comm.all_reduce(x, "max", out) is out
-        assert x.tolist() == mine(comm, 3).tolist()
-        return out.tolist()
-
-    assert together(program) == [[20, 21, 22]] * 3
+def all_reduce_with_out(comm: Communicator) -> Any:
+    x, out = mine(comm, 3), np.zeros(3, np.int32)
+    assert comm.all_reduce(x, "max", out) is out
+    assert x.tolist() == mine(comm, 3).tolist()
+    return out
 
 
-def test_reduce_gives_the_root_alone_a_result() -> None:
-    def program(comm: Communicator) -> Any:
-        x = mine(comm, 2)
-        result = comm.reduce(x, "avg", root=1)
-        if comm.rank != 1:
-            assert x.tolist() == mine(comm, 2).tolist()
-        return None if result is None else result.tolist()
-
-    assert together(program) == [None, [10, 11], None]
+def reduce_to_a_root(comm: Communicator) -> Any:
+    x = mine(comm, 2)
+    result = comm.reduce(x, "avg", root=1)
+    assert comm.rank == 1 or x.tolist() == mine(comm, 2).tolist()
+    return result
 
 
-def test_broadcast() -> None:
-    def program(comm: Communicator) -> Any:
-        return comm.broadcast(mine(comm, 2), root=2).tolist()
-
-    assert together(program) == [[20, 21]] * 3
-
-
-def test_all_gather_makes_an_array_of_all_blocks() -> None:
-    def program(comm: Communicator) -> Any:
-        return comm.all_gather(mine(comm, 2, 1))
-
-    for result in together(program):
-        assert result.tolist() == [[[0], [1]], [[10], [11]], [[20], [21]]]
+def all_gather_in_place(comm: Communicator) -> Any:
+    out = np.zeros(6, np.int32)
+    own = out[2 * comm.rank : 2 * comm.rank + 2]
+    own[:] = mine(comm, 2)
+    return given(comm.all_gather(own, out), out)
 
 
-def test_all_gather_in_place() -> None:
-    def program(comm: Communicator) -> Any:
-        out = np.zeros(6, np.int32)
-        own = out[2 * comm.rank : 2 * comm.rank + 2]
-        own[:] = mine(comm, 2)
-        assert comm.all_gather(own, out) is out
-        return out.tolist()
-
-    assert together(program) == [[0, 1, 10, 11, 20, 21]] * 3
+def scatter_from_a_root(comm: Communicator) -> Any:
+    if comm.rank == 1:
+        return comm.scatter(mine(comm, 3, 2), root=1)
+    return comm.scatter(None, np.zeros((1, 2), np.int32), root=1)
 
 
-def test_gather_gives_the_root_all_blocks() -> None:
-    def program(comm: Communicator) -> Any:
-        return comm.gather(mine(comm, 2), root=2)
-
-    first, second, root = together(program)
-    assert first is None and second is None and root.tolist() == [[0, 1], [10, 11], [20, 21]]
-
-
-def test_scatter_deals_out_the_blocks_of_the_root() -> None:
-    def program(comm: Communicator) -> Any:
-        if comm.rank == 1:
-            return comm.scatter(mine(comm, 3, 2), root=1).tolist()
-        return comm.scatter(None, np.zeros((1, 2), np.int32), root=1).tolist()
-
-    assert together(program) == [[[10, 11]], [[12, 13]], [[14, 15]]]
-
-
-def test_reduce_scatter_leaves_every_rank_its_block() -> None:
-    def program(comm: Communicator) -> Any:
-        return comm.reduce_scatter(mine(comm, 6)).tolist()
-
-    assert together(program) == [[30, 33], [36, 39], [42, 45]]
-
-
-def test_all_to_all_transposes_blocks() -> None:
-    def program(comm: Communicator) -> Any:
-        return comm.all_to_all(mine(comm, 3)).tolist()
-
-    assert together(program) == [[0, 10, 20], [1, 11, 21], [2, 12, 22]]
+BLOCKS = [[0, 1], [10, 11], [20, 21]]
+TRANSPOSED = [[0, 10, 20], [1, 11, 21], [2, 12, 22]]
+# What ranks 0, 1 and 2 get.
+RESULTS: dict[str, tuple[Program, list[Any]]] = {
+    "all_reduce replaces x": (
+        lambda comm: given(comm.all_reduce(x := mine(comm, 2, 2)), x),
+        [[[30, 33], [36, 39]]] * 3,
+    ),
+    "all_reduce with out leaves x alone": (all_reduce_with_out, [[20, 21, 22]] * 3),
+    "reduce gives the root alone a result": (reduce_to_a_root, [None, [10, 11], None]),
+    "broadcast": (lambda comm: comm.broadcast(mine(comm, 2), root=2), [[20, 21]] * 3),
+    "all_gather makes an array of all blocks": (lambda comm: comm.all_gather(mine(comm, 2)), [BLOCKS] * 3),
+    "all_gather keeps a block's shape": (
+        lambda comm: comm.all_gather(mine(comm, 2, 1)),
+        [[[[0], [1]], [[10], [11]], [[20], [21]]]] * 3,
+    ),
+    "all_gather in place": (all_gather_in_place, [[0, 1, 10, 11, 20, 21]] * 3),
+    "gather gives the root all blocks": (lambda comm: comm.gather(mine(comm, 2), root=2), [None, None, BLOCKS]),
+    "scatter deals out the blocks of the root": (scatter_from_a_root, [[[10, 11]], [[12, 13]], [[14, 15]]]),
+    "reduce_scatter leaves every rank its block": (
+        lambda comm: comm.reduce_scatter(mine(comm, 6)),
+        [[30, 33], [36, 39], [42, 45]],
+    ),
+    "all_to_all transposes blocks": (lambda comm: comm.all_to_all(mine(comm, 3)), TRANSPOSED),
+    "all_to_all in place": (lambda comm: comm.all_to_all(x := mine(comm, 3), x), TRANSPOSED),
+}
 
 
-def test_all_to_all_in_place() -> None:
-    def program(comm: Communicator) -> Any:
-        x = mine(comm, 3)
-        return comm.all_to_all(x, x).tolist()
-
-    assert together(program) == [[0, 10, 20], [1, 11, 21], [2, 12, 22]]
+@pytest.mark.parametrize("what", RESULTS)
+def test_every_rank_gets_its_result(what: str) -> None:
+    program, expected = RESULTS[what]
+    assert [None if result is None else result.tolist() for result in together(program)] == expected
 
 
 @pytest.mark.parametrize("variant", ["auto", *variants("all_reduce")])
-def test_messages_of_many_rounds(variant: str) -> None:
-    def program(comm: Communicator) -> Any:
-        x = comm.heap.empty(50_001, np.float32)
-        x[:] = np.arange(50_001) % 100 * (comm.rank + 1)
-        return (comm.all_reduce(x, variant=variant) == np.arange(50_001) % 100 * 6).all()
-
-    assert together(program) == [True] * 3
+@on_ranks(gives=[True] * 3)
+def test_messages_of_many_rounds(comm: Communicator, variant: str) -> Any:
+    x = comm.heap.empty(50_001, np.float32)
+    x[:] = np.arange(50_001) % 100 * (comm.rank + 1)
+    return (comm.all_reduce(x, variant=variant) == np.arange(50_001) % 100 * 6).all()
 
 
 def test_nobody_leaves_a_barrier_before_everybody_is_there() -> None:
@@ -222,47 +184,32 @@ def test_more_cards_than_ranks() -> None:
     assert together(lambda comm: comm.all_reduce(mine(comm, 2)).tolist(), 2, topology=SIX_CARDS) == [[10, 12]] * 2
 
 
-def test_thousands_of_small_calls() -> None:
+@on_ranks(ranks=2)
+def test_thousands_of_small_calls(comm: Communicator) -> None:
     """The ring wraps hundreds of times, each call's numbers are its own."""
-
-    def program(comm: Communicator) -> None:
-        x = np.zeros(1, np.int64)
-        for call in range(3000):
-            x[0] = call * (comm.rank + 1)
-            assert comm.all_reduce(x)[0] == 3 * call
-
-    together(program, ranks=2)
+    x = np.zeros(1, np.int64)
+    for call in range(3000):
+        x[0] = call * (comm.rank + 1)
+        assert comm.all_reduce(x)[0] == 3 * call
 
 
 # --- asynchronous calls -------------------------------------------------------------------------------------------
 
 
-def test_asynchronous_calls_run_in_the_order_they_were_made() -> None:
-    def program(comm: Communicator) -> Any:
-        x = np.ones(1, np.int64)
-        handles = [comm.all_reduce(x, async_op=True) for _ in range(5)]
-        y = comm.all_reduce(np.ones(1, np.int64))  # a synchronous one waits for its turn
-        assert all(handle.done for handle in handles)
-        assert all(handle.wait() is x for handle in reversed(handles))
-        return [int(x[0]), int(y[0])]
-
-    assert together(program, ranks=2) == [[32, 2]] * 2
+@on_ranks(ranks=2, gives=[[32, 2]] * 2)
+def test_asynchronous_calls_run_in_the_order_they_were_made(comm: Communicator) -> Any:
+    x = np.ones(1, np.int64)
+    handles = [comm.all_reduce(x, async_op=True) for _ in range(5)]
+    y = comm.all_reduce(np.ones(1, np.int64))  # a synchronous one waits for its turn
+    assert all(handle.done for handle in handles)
+    assert all(handle.wait() is x for handle in reversed(handles))
+    return [int(x[0]), int(y[0])]
 
 
 def test_close_waits_for_what_is_under_way() -> None:
     results = [np.ones(1, np.int64) for _ in range(2)]
     together(lambda comm: comm.all_reduce(results[comm.rank], async_op=True) and None, ranks=2)
     assert [int(x[0]) for x in results] == [2, 2]
-
-
-def test_an_asynchronous_error_is_raised_by_its_handle() -> None:
-    def program(comm: Communicator) -> None:
-        if comm.rank == 0:
-            handle = comm.barrier(async_op=True)
-            with pytest.raises(PeerLostError):
-                handle.wait()
-
-    together(program, ranks=2)
 
 
 def test_an_asynchronous_error_that_nobody_waited_for_is_raised_at_close() -> None:
@@ -294,16 +241,14 @@ def test_of_a_communicator_that_is_not_closed_a_call_that_nobody_waited_for_is_w
     assert all(f"rank 0 ends, and nobody waited for 1 call: {how}" in each for each in said)
 
 
-def test_calls_behind_a_failed_one_fail_at_once() -> None:
-    def program(comm: Communicator) -> None:
-        if comm.rank == 0:
-            first, second = comm.barrier(async_op=True), comm.barrier(async_op=True)
-            with pytest.raises(PeerLostError):
-                first.wait()
-            with pytest.raises(RunError, match="revoked since: rank 1 left"):
-                second.wait()
-
-    together(program, ranks=2)
+@on_ranks(ranks=2)
+def test_an_asynchronous_error_is_raised_by_its_handle_and_calls_behind_it_fail_at_once(comm: Communicator) -> None:
+    if comm.rank == 0:
+        first, second = comm.barrier(async_op=True), comm.barrier(async_op=True)
+        with pytest.raises(PeerLostError):
+            first.wait()
+        with pytest.raises(RunError, match="revoked since: rank 1 left"):
+            second.wait()
 
 
 # --- groups -------------------------------------------------------------------------------------------------------
@@ -315,44 +260,39 @@ def part_of(comm: Communicator, color: int, key: int | None = None) -> Communica
     return part
 
 
-def test_split_makes_a_communicator_of_every_color() -> None:
-    def program(comm: Communicator) -> Any:
-        half = part_of(comm, comm.rank % 2)
-        return half.rank, half.size, half.all_gather(mine(comm, 1)).ravel().tolist()
-
-    assert together(program, ranks=5) == [
+@on_ranks(
+    ranks=5,
+    gives=[
         (0, 3, [0, 20, 40]),
         (0, 2, [10, 30]),
         (1, 3, [0, 20, 40]),
         (1, 2, [10, 30]),
         (2, 3, [0, 20, 40]),
-    ]
+    ],
+)
+def test_split_makes_a_communicator_of_every_color(comm: Communicator) -> Any:
+    half = part_of(comm, comm.rank % 2)
+    return half.rank, half.size, half.all_gather(mine(comm, 1)).ravel().tolist()
 
 
-def test_split_orders_by_key_then_rank() -> None:
-    def program(comm: Communicator) -> Any:
-        other = part_of(comm, 7, key=-(comm.rank // 2))
-        return other.rank, other.members
-
-    assert together(program, ranks=4) == [(rank, (2, 3, 0, 1)) for rank in (2, 3, 0, 1)]
+@on_ranks(ranks=4, gives=[(rank, (2, 3, 0, 1)) for rank in (2, 3, 0, 1)])
+def test_split_orders_by_key_then_rank(comm: Communicator) -> Any:
+    other = part_of(comm, 7, key=-(comm.rank // 2))
+    return other.rank, other.members
 
 
-def test_who_has_no_color_takes_no_part() -> None:
-    def program(comm: Communicator) -> Any:
-        part = comm.split(None if comm.rank == 1 else -4)
-        return None if part is None else part.all_reduce(mine(comm, 1)).tolist()
-
-    assert together(program) == [[20], None, [20]]
+@on_ranks(gives=[[20], None, [20]])
+def test_who_has_no_color_takes_no_part(comm: Communicator) -> Any:
+    part = comm.split(None if comm.rank == 1 else -4)
+    return None if part is None else part.all_reduce(mine(comm, 1)).tolist()
 
 
-def test_split_of_a_split_beside_its_parents() -> None:
-    def program(comm: Communicator) -> Any:
-        half = part_of(comm, comm.rank // 2)
-        single = part_of(half, half.rank)
-        results = [c.all_reduce(np.ones(1, np.int32)) for _ in range(6) for c in (single, half, comm)]
-        return [int(x[0]) for x in results]
-
-    assert together(program, ranks=4) == [[1, 2, 4] * 6] * 4
+@on_ranks(ranks=4, gives=[[1, 2, 4] * 6] * 4)
+def test_split_of_a_split_beside_its_parents(comm: Communicator) -> Any:
+    half = part_of(comm, comm.rank // 2)
+    single = part_of(half, half.rank)
+    results = [c.all_reduce(np.ones(1, np.int32)) for _ in range(6) for c in (single, half, comm)]
+    return [int(x[0]) for x in results]
 
 
 def test_several_world_communicators_on_one_pool() -> None:
@@ -364,15 +304,18 @@ def test_several_world_communicators_on_one_pool() -> None:
     assert launch(main, ranks=2, topology=LAPTOP, memory=MemorySpec(), deadline_s=PATIENT_S) == [[2] * 5] * 2
 
 
+def with_cards_of(nbytes: int) -> Topology:
+    return LAPTOP.model_copy(update={"emulation": LAPTOP.emulation.model_copy(update={"card_bytes": nbytes})})
+
+
 def test_a_pool_without_room_says_so() -> None:
     def program(comm: Communicator) -> None:
         held = [comm]
         while True:
             held.append(part_of(comm, 0))
 
-    small = LAPTOP.model_copy(update={"emulation": LAPTOP.emulation.model_copy(update={"card_bytes": 2 << 20})})
     with pytest.raises(ArgumentError, match=r"a communicator of 2 ranks.* or make fewer communicators"):
-        together(program, ranks=2, topology=small)
+        together(program, ranks=2, topology=with_cards_of(2 << 20))
 
 
 # --- wrong arguments ----------------------------------------------------------------------------------------------
@@ -489,10 +432,8 @@ def test_wrong_arguments_are_refused_before_anything_is_sent(misuse: str) -> Non
 
 
 def test_a_pool_that_is_too_small_for_its_ranks_is_refused() -> None:
-    emulation = LAPTOP.emulation.model_copy(update={"card_bytes": 64 << 10})
-    small = LAPTOP.model_copy(update={"emulation": emulation})
     with pytest.raises(ArgumentError, match=r"a communicator of 30 ranks( needs .* bytes or more|.* or make fewer)"):
-        together(lambda comm: None, ranks=30, topology=small)
+        together(lambda comm: None, ranks=30, topology=with_cards_of(64 << 10))
 
 
 # --- ranks that disagree, and ranks that do not come --------------------------------------------------------------
@@ -646,12 +587,15 @@ def test_a_rank_that_left_is_named_within_a_short_deadline() -> None:
     assert isinstance(found[0], PeerLostError)
 
 
-def test_a_rank_that_gives_no_sign_of_life_is_named() -> None:
+@pytest.mark.parametrize("lives", [False, True])
+def test_a_rank_that_does_not_come_is_named(lives: bool) -> None:
+    """Where its pulse beats, as in a long computation, the deadline passed; else it is lost."""
     over = threading.Event()
 
     def program(comm: Communicator) -> None:
         if comm.rank == 1:
-            comm._context.session.play_dead()  # nor does its pulse beat
+            if not lives:
+                comm._context.session.play_dead()
             over.wait(PATIENT_S)
             return
         try:
@@ -661,37 +605,22 @@ def test_a_rank_that_gives_no_sign_of_life_is_named() -> None:
 
     found = failures(program, deadline_s=SILENCE_S)
     error = found[0]
-    assert isinstance(error, PeerLostError) and error.ranks == (1,)
-    assert "rank 1 gave no sign of life" in str(error)
+    if lives:
+        assert list(found) == [0] and type(error) is DeadlineError
+        assert "for rank 1 to ring published[1][0]" in str(error)
+    else:
+        assert isinstance(error, PeerLostError) and error.ranks == (1,)
+        assert "rank 1 gave no sign of life" in str(error)
 
 
-def test_a_rank_that_lives_but_does_not_come_is_a_deadline() -> None:
-    over = threading.Event()
-
-    def program(comm: Communicator) -> None:
-        if comm.rank == 1:
-            over.wait(PATIENT_S)  # as in a long computation: only its pulse shows that it lives
-            return
-        try:
-            comm.all_reduce(of(4))
-        finally:
-            over.set()
-
-    found = failures(program, deadline_s=SILENCE_S)
-    assert list(found) == [0] and type(found[0]) is DeadlineError
-    assert "for rank 1 to ring published[1][0]" in str(found[0])
-
-
-def test_a_revoked_communicator_raises_at_once() -> None:
-    def program(comm: Communicator) -> None:
-        if comm.rank == 0:
-            with pytest.raises(PeerLostError):
-                comm.barrier()
-            for _ in range(100):  # each wait would take its deadline
-                with pytest.raises(RunError, match="this communicator is revoked since: rank 1 left"):
-                    comm.all_reduce(of(4))
-
-    together(program, ranks=2)
+@on_ranks(ranks=2)
+def test_a_revoked_communicator_raises_at_once(comm: Communicator) -> None:
+    if comm.rank == 0:
+        with pytest.raises(PeerLostError):
+            comm.barrier()
+        for _ in range(100):  # each wait would take its deadline
+            with pytest.raises(RunError, match="this communicator is revoked since: rank 1 left"):
+                comm.all_reduce(of(4))
 
 
 def test_an_input_error_of_one_rank_is_what_the_caller_sees() -> None:

@@ -5,14 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from collectives.algorithms.catalog import SHIPPED_NAMES, build, load_algorithm, load_plan
 from collectives.builder import AGGREGATE, Builder
 from collectives.builder.recipes import Recipe, algorithm
 from collectives.checking.symbolic import verify
 from collectives.checking.symbols import Fold, text
-from cxlemu.cli import main
 from cxlemu.errors import ArgumentError, ContractError
 from cxlemu.plan import Call, Op, Plan, RedOp, encode
 from cxlemu.plan.file import save
@@ -23,6 +21,7 @@ from faults.lockstep.counterexample import CounterexampleKind as Shows
 from faults.lockstep.orders import round_robin
 from faults.prove import prove
 from faults.verdict import Verdict
+from tests.helpers.commands import cxlemu
 
 EVERY_RANK_ALIKE, OTHER_ON_EACH_RANK = (1, 2, 0), None
 
@@ -189,8 +188,7 @@ def test_tools_hold_an_algorithm_to_its_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], name: str, wrong: bool
 ) -> None:
     (tmp_path / "folding.py").write_text(FOLDING)
-    result = CliRunner().invoke(main, [*arguments, "--algorithm", f"{tmp_path / 'folding.py'}:{name}"])
-    assert result.exit_code == int(wrong), result.output
+    cxlemu(*arguments, "--algorithm", f"{tmp_path / 'folding.py'}:{name}", code=int(wrong))
 
 
 @pytest.mark.parametrize("name", ["last_first", "other_on_each"])
@@ -200,8 +198,7 @@ def test_prove_shows_both_folds_at_once_and_looks_for_no_schedule(
     monkeypatch.setattr("faults.lockstep.counterexample.witness", lambda *arguments, **options: pytest.fail("searched"))
     (tmp_path / "folding.py").write_text(FOLDING)
     narrow = ["-n", "3", "-b", "1K", "-d", "f32", "-o", "sum", "--out-of-place"]
-    result = CliRunner().invoke(main, ["prove", "--algorithm", f"{tmp_path / 'folding.py'}:{name}", *narrow])
-    assert result.exit_code == 1, result.output
+    result = cxlemu("prove", "--algorithm", f"{tmp_path / 'folding.py'}:{name}", *narrow, code=1)
     told = " ".join(result.output.split())
     assert "rank 2[0] + rank 1[0] + rank 0[0]" in told, told
     other = "but rank 0 has folded them as rank 0[0] + rank 1[0] + rank 2[0]"
@@ -226,7 +223,7 @@ def test_a_fold_is_shown_with_its_operation(op: str, divisor: int, shown: str) -
 def test_a_violation_of_max_shows_max(tmp_path: Path) -> None:
     (tmp_path / "folding.py").write_text(FOLDING)
     narrow = ["-n", "3", "-b", "1K", "-d", "f32", "-o", "max", "--out-of-place"]
-    result = CliRunner().invoke(main, ["prove", "--algorithm", f"{tmp_path / 'folding.py'}:last_first", *narrow])
+    result = cxlemu("prove", "--algorithm", f"{tmp_path / 'folding.py'}:last_first", *narrow)
     assert "max(rank 2[0], rank 1[0], rank 0[0]), the contract says" in " ".join(result.output.split()), result.output
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from math import inf
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -21,6 +21,7 @@ from cxlemu.pool.board import Board, Notice
 from cxlemu.pool.ledger import LINES_MAX
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch
+from tests.helpers import worlds
 from tests.helpers.tiers import PATIENT_S
 from tests.helpers.worlds import LOOKS, looks_limited
 
@@ -32,18 +33,11 @@ def with_cards_of(nbytes: int) -> Topology:
     return LAPTOP.model_copy(update={"emulation": LAPTOP.emulation.model_copy(update={"card_bytes": nbytes})})
 
 
-def together(
-    main: Callable[[RankContext], Any],
-    ranks: int = 3,
-    *,
-    memory: MemorySpec = WORST,
-    topology: Any = LAPTOP,
-    how: Literal["threads", "processes"] = "threads",
-    deadline_s: float = PATIENT_S,
-    heap_bytes: Literal["cards"] | None = None,
-) -> list[Any]:
-    where: dict[str, Any] = {"topology": topology, "memory": memory, "how": how, "deadline_s": deadline_s}
-    return launch(main, ranks=ranks, heap_bytes=heap_bytes, **where)
+def together(main: Callable[[RankContext], Any], ranks: int = 3, **where: Any) -> list[Any]:
+    return launch(main, ranks=ranks, **{"topology": LAPTOP, "memory": WORST, "deadline_s": PATIENT_S} | where)
+
+
+on_ranks = partial(worlds.on_ranks, by=together)
 
 
 def total(comm: Communicator) -> int:
@@ -82,22 +76,20 @@ def test_groups_of_a_group_by_its_own_numbers() -> None:
     assert together(main, 4) == [[10], [*upper, ((1, 3), 6)], [*upper, None], [*upper, ((1, 3), 6)]]
 
 
-def test_keys_tell_groups_of_the_same_members_apart() -> None:
-    def main(context: RankContext) -> list[int]:
-        keys = ["a", "b"] if context.rank else ["b", "a"]
-        made: dict[str, Communicator] = {}
+@on_ranks(2, gives=[[2 * ord("a"), 2 * ord("b")]] * 2)
+def test_keys_tell_groups_of_the_same_members_apart(context: RankContext) -> list[int]:
+    keys = ["a", "b"] if context.rank else ["b", "a"]
+    made: dict[str, Communicator] = {}
 
-        def make(key: str) -> None:
-            made[key] = Communicator.of(context, [0, 1], key=key)
+    def make(key: str) -> None:
+        made[key] = Communicator.of(context, [0, 1], key=key)
 
-        threads = [threading.Thread(target=make, args=[key]) for key in keys]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return [int(made[key].all_reduce(np.array([ord(key)]))[0]) for key in "ab"]
-
-    assert together(main, 2) == [[2 * ord("a"), 2 * ord("b")]] * 2
+    threads = [threading.Thread(target=make, args=[key]) for key in keys]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [int(made[key].all_reduce(np.array([ord(key)]))[0]) for key in "ab"]
 
 
 @pytest.mark.parametrize(
@@ -195,41 +187,35 @@ def test_members_hear_that_there_is_no_room() -> None:
 
 
 @pytest.mark.parametrize("memory", [SHM, WORST], ids=["shm", "emulated"])
-def test_groups_without_end_in_a_row(memory: MemorySpec) -> None:
-    def main(context: RankContext) -> tuple[int, bool]:
-        sums = 0
-        for _ in range(150):
-            with Communicator.of(context, [1, 0]) as comm:
-                sums += total(comm)
-        return sums, context.rooms.held == []
-
-    assert together(main, 2, memory=memory) == [(450, True)] * 2
+@on_ranks(2, gives=[(450, True)] * 2, asks="memory")
+def test_groups_without_end_in_a_row(context: RankContext) -> tuple[int, bool]:
+    sums = 0
+    for _ in range(150):
+        with Communicator.of(context, [1, 0]) as comm:
+            sums += total(comm)
+    return sums, context.rooms.held == []
 
 
 @pytest.mark.deep
-def test_ten_thousand_groups_in_a_row() -> None:
-    def main(context: RankContext) -> int:
-        for _ in range(10_000):
-            Communicator.of(context, [0, 1]).close()
-        return len(context.rooms.held)
-
-    assert together(main, 2, memory=SHM) == [0, 0]
+@on_ranks(2, memory=SHM, gives=[0, 0])
+def test_ten_thousand_groups_in_a_row(context: RankContext) -> int:
+    for _ in range(10_000):
+        Communicator.of(context, [0, 1]).close()
+    return len(context.rooms.held)
 
 
-def test_a_group_that_is_dropped_gives_its_room_back() -> None:
-    def main(context: RankContext) -> int:
-        world = Communicator.world(context)
-        for _ in range(40):
-            world = world.group([0, 1])  # the one before is dropped
-            assert total(world) == 3
-        del world
-        end = time.monotonic() + PATIENT_S
-        while context.rooms.held and time.monotonic() < end:  # a collection does nothing while another thread's runs
-            gc.collect()
-            context.rooms.collect()
-        return len(context.rooms.held)
-
-    assert together(main, 2) == [0, 0]
+@on_ranks(2, gives=[0, 0])
+def test_a_group_that_is_dropped_gives_its_room_back(context: RankContext) -> int:
+    world = Communicator.world(context)
+    for _ in range(40):
+        world = world.group([0, 1])  # the one before is dropped
+        assert total(world) == 3
+    del world
+    end = time.monotonic() + PATIENT_S
+    while context.rooms.held and time.monotonic() < end:  # a collection does nothing while another thread's runs
+        gc.collect()
+        context.rooms.collect()
+    return len(context.rooms.held)
 
 
 def drop_many_groups(context: RankContext) -> int:
@@ -294,22 +280,20 @@ def test_a_closed_communicator_refuses_calls_and_leaves_its_peers_the_room() -> 
     assert together(main, 2) == [1, 1]
 
 
-def test_arrays_in_the_pool_keep_their_room_until_they_are_dropped() -> None:
-    def main(context: RankContext) -> list[int]:
-        comm = Communicator.of(context, [context.rank])
-        x = comm.heap.full(100, 7, np.int64)
-        with pytest.warns(ResourceWarning, match="still holds 1 array"):
-            comm.close()
-        other = Communicator.of(context, [context.rank])
-        assert len(context.rooms.held) == 2
-        other.heap.full(100, 8, np.int64)
-        assert x[0] == 7
-        del x
-        gc.collect()
-        other.close()
-        return [len(context.rooms.held)]
-
-    assert together(main, 1, memory=SHM) == [[0]]
+@on_ranks(1, memory=SHM, gives=[[0]])
+def test_arrays_in_the_pool_keep_their_room_until_they_are_dropped(context: RankContext) -> list[int]:
+    comm = Communicator.of(context, [context.rank])
+    x = comm.heap.full(100, 7, np.int64)
+    with pytest.warns(ResourceWarning, match="still holds 1 array"):
+        comm.close()
+    other = Communicator.of(context, [context.rank])
+    assert len(context.rooms.held) == 2
+    other.heap.full(100, 8, np.int64)
+    assert x[0] == 7
+    del x
+    gc.collect()
+    other.close()
+    return [len(context.rooms.held)]
 
 
 # --- one beside the other -----------------------------------------------------------------------------------------
@@ -317,41 +301,36 @@ def test_arrays_in_the_pool_keep_their_room_until_they_are_dropped() -> None:
 
 @pytest.mark.parametrize("memory", [SHM, WORST, MemorySpec("emulated", seed=5)], ids=["shm", "worst", "adversary"])
 @pytest.mark.parametrize("engine", ["native", "reference"])
-def test_calls_of_two_groups_in_different_orders_all_end(memory: MemorySpec, engine: str) -> None:
+@on_ranks(2, gives=[[2, 20]] * 2, asks="memory")
+def test_calls_of_two_groups_in_different_orders_all_end(context: RankContext, engine: str) -> list[int]:
     """In one queue for both, rank 0 would wait in the first group for rank 1, which waits in the second for rank 0."""
-
-    def main(context: RankContext) -> list[int]:
-        first = Communicator.of(context, [0, 1], engine=engine)
-        pair = [first, first.group([0, 1])]
-        arrays = [np.full(20_000, 10**k, np.int64) for k in range(2)]
-        order = [0, 1] if context.rank else [1, 0]
-        handles = {}
-        for which in order:
-            handles[which] = pair[which].all_reduce(arrays[which], async_op=True)
-            if which == order[0]:
-                handles[which].test()
-        return [int(handles[which].wait()[-1]) for which in range(2)]
-
-    assert together(main, 2, memory=memory) == [[2, 20]] * 2
+    first = Communicator.of(context, [0, 1], engine=engine)
+    pair = [first, first.group([0, 1])]
+    arrays = [np.full(20_000, 10**k, np.int64) for k in range(2)]
+    order = [0, 1] if context.rank else [1, 0]
+    handles = {}
+    for which in order:
+        handles[which] = pair[which].all_reduce(arrays[which], async_op=True)
+        if which == order[0]:
+            handles[which].test()
+    return [int(handles[which].wait()[-1]) for which in range(2)]
 
 
-def test_threads_call_groups_of_their_own_at_once() -> None:
-    def main(context: RankContext) -> list[int]:
-        comms = [Communicator.of(context, [0, 1], key=str(k)) for k in range(3)]
-        sums = [0, 0, 0]
+@on_ranks(2, memory=MemorySpec("emulated", seed=9), how="threads", gives=[[150] * 3] * 2)
+def test_threads_call_groups_of_their_own_at_once(context: RankContext) -> list[int]:
+    comms = [Communicator.of(context, [0, 1], key=str(k)) for k in range(3)]
+    sums = [0, 0, 0]
 
-        def call(which: int) -> None:
-            for _ in range(50):
-                sums[which] += total(comms[which])
+    def call(which: int) -> None:
+        for _ in range(50):
+            sums[which] += total(comms[which])
 
-        threads = [threading.Thread(target=call, args=[which]) for which in range(3)]
-        for thread in threads[:: 1 - 2 * context.rank]:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return sums
-
-    assert together(main, 2, memory=MemorySpec("emulated", seed=9), how="threads") == [[150] * 3] * 2
+    threads = [threading.Thread(target=call, args=[which]) for which in range(3)]
+    for thread in threads[:: 1 - 2 * context.rank]:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sums
 
 
 @pytest.mark.parametrize("memory", [SHM, WORST], ids=["shm", "worst"])
@@ -409,18 +388,15 @@ def test_who_closed_a_communicator_stores_no_notice_where_others_have_the_room()
     assert notices == ["held"]
 
 
-def test_a_rank_tells_once_why_it_gave_up() -> None:
+@on_ranks(2, gives=[["REVOKED"]] * 2)
+def test_a_rank_tells_once_why_it_gave_up(context: RankContext) -> list[str]:
     """A second notice over the first one could tear it, and peers that have not looked yet would never hear."""
-
-    def main(context: RankContext) -> list[str]:
-        comm = Communicator.world(context)
-        if context.rank == 0:
-            comm._runner.give_up(RevokedError("first"))
-            comm._runner.give_up(PeerLostError("second", (1,)))
-        context.session.barrier(PATIENT_S)
-        return [notice.cause.name for notice in comm._board.notices().values()]
-
-    assert together(main, 2) == [["REVOKED"]] * 2
+    comm = Communicator.world(context)
+    if context.rank == 0:
+        comm._runner.give_up(RevokedError("first"))
+        comm._runner.give_up(PeerLostError("second", (1,)))
+    context.session.barrier(PATIENT_S)
+    return [notice.cause.name for notice in comm._board.notices().values()]
 
 
 def test_a_rank_that_does_not_open_a_communicator_tells_those_that_did(monkeypatch: pytest.MonkeyPatch) -> None:

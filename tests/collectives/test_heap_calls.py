@@ -11,6 +11,7 @@ import pytest
 from collectives import Communicator
 from collectives.communicator.heap.heap_blocks import Leak
 from cxlemu import RankContext, launch
+from tests.helpers.worlds import on_ranks
 
 
 def calls_of_python(function: Callable[[], object]) -> int:
@@ -24,41 +25,35 @@ def calls_of_python(function: Callable[[], object]) -> int:
     return len(entered)
 
 
-def test_repeated_calls_on_arrays_of_the_heap_run_in_c_alone() -> None:
-    def main(context: RankContext) -> None:
-        with Communicator.world(context) as comm:
-            x, y = comm.heap.zeros(64, np.float32), comm.heap.zeros(64, np.float32)
-            private = np.zeros(64, np.float32)
-            for call in (
-                lambda: comm.all_reduce(x),
-                lambda: comm.all_reduce(y),
-                lambda: comm.all_reduce(x[:16]),
-                lambda: comm.all_gather(x, out=private),
-                lambda: comm.all_gather(private, out=y),
-            ):
-                assert calls_of_python(call) > 10
-                assert calls_of_python(call) <= 2, "the lambda, and one that ends the profile"
-            new = comm.heap.zeros(8)  # what a call does may depend on which arrays there are
-            assert calls_of_python(lambda: comm.all_reduce(x)) > 10
-            assert calls_of_python(lambda: comm.all_reduce(x)) <= 2
-            del new
-            assert calls_of_python(lambda: comm.all_reduce(x)) > 10
-
-    launch(main, ranks=1, memory="shm")
+@on_ranks(1, topology=None)
+def test_repeated_calls_on_arrays_of_the_heap_run_in_c_alone(comm: Communicator) -> None:
+    x, y = comm.heap.zeros(64, np.float32), comm.heap.zeros(64, np.float32)
+    private = np.zeros(64, np.float32)
+    for call in (
+        lambda: comm.all_reduce(x),
+        lambda: comm.all_reduce(y),
+        lambda: comm.all_reduce(x[:16]),
+        lambda: comm.all_gather(x, out=private),
+        lambda: comm.all_gather(private, out=y),
+    ):
+        assert calls_of_python(call) > 10
+        assert calls_of_python(call) <= 2, "the lambda, and one that ends the profile"
+    new = comm.heap.zeros(8)  # what a call does may depend on which arrays there are
+    assert calls_of_python(lambda: comm.all_reduce(x)) > 10
+    assert calls_of_python(lambda: comm.all_reduce(x)) <= 2
+    del new
+    assert calls_of_python(lambda: comm.all_reduce(x)) > 10
 
 
-def test_an_array_is_its_users_again_after_a_call() -> None:
-    def main(context: RankContext) -> None:
-        with Communicator.world(context) as comm:
-            x = np.ones(64, np.float32)
-            comm.all_reduce(x)
-            x.resize(128)  # refused while somebody holds its bytes
-            gone = weakref.ref(x)
-            del x
-            gc.collect()
-            assert gone() is None
-
-    launch(main, ranks=1, memory="shm")
+@on_ranks(1, topology=None)
+def test_an_array_is_its_users_again_after_a_call(comm: Communicator) -> None:
+    x = np.ones(64, np.float32)
+    comm.all_reduce(x)
+    x.resize(128)  # refused while somebody holds its bytes
+    gone = weakref.ref(x)
+    del x
+    gc.collect()
+    assert gone() is None
 
 
 @pytest.mark.parametrize("memory", ["shm", "emulated"])

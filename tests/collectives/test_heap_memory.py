@@ -156,7 +156,6 @@ def test_a_world_in_less_room_takes_memory_for_no_more_than_it_has_there() -> No
             begun = taken()
             others.append(Communicator.world(comm._context))
         layout, mail = others[-1].layout, others[-1]._terms.furnished.mailboxes
-        assert mail is not None
         its = len(comm._context.pool.cards) * (
             layout.heap_offset + mail.nbytes + board_bytes(comm.size) + 2 * PAGE_BYTES
         )

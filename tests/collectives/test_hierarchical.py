@@ -1,6 +1,5 @@
 """Collectives on two levels: the same results, proved, broken on purpose, run with real bytes, costed and chosen."""
 
-import json
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -8,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +19,6 @@ from collectives.checking.symbolic import verify
 from collectives.communicator.communicator import Communicator
 from collectives.sweep.sweep import Case as Row
 from collectives.sweep.virtual.simulated import simulate_case
-from cxlemu.cli import main
 from cxlemu.errors import ArgumentError, ContractError, PlanError
 from cxlemu.memory import AdversaryRates, MemorySpec
 from cxlemu.plan import DTYPES, Call, Kind, Layout, Op, Plan
@@ -38,6 +35,7 @@ from faults.mutate.trial import Fate, Trial
 from faults.prove import prove
 from faults.prove.cases import prove_case
 from faults.verdict import Verdict
+from tests.helpers.commands import cxlemu, with_json
 from tests.helpers.expected import OPS, REDUCTIONS, expected, input_bytes, same
 from tests.helpers.lockstep_orders import readers_first, writers_first
 from tests.helpers.tiers import examples
@@ -336,11 +334,9 @@ def test_what_costs_nothing_more_to_know_changes_nothing_without_clusters() -> N
 # --- the command line ---------------------------------------------------------------------------------------------
 
 
-def test_prove_takes_every_size_of_clusters(tmp_path: Path) -> None:
-    file = tmp_path / "proofs.json"
-    done = CliRunner().invoke(main, ["prove", "gather", "-n", "4,6", "--variant", "hierarchical", "--json", str(file)])
-    assert done.exit_code == 0, done.output
-    assert [(row["ranks"], row["cluster"]) for row in json.loads(file.read_text())["rows"]] == [(4, 2), (6, 2), (6, 3)]
+def test_prove_takes_every_size_of_clusters() -> None:
+    document = with_json("prove", "gather", "-n", "4,6", "--variant", "hierarchical", code=0)[1]
+    assert [(row["ranks"], row["cluster"]) for row in document["rows"]] == [(4, 2), (6, 2), (6, 3)]
 
 
 @pytest.mark.parametrize(
@@ -360,15 +356,13 @@ def test_prove_takes_every_size_of_clusters(tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_gets_one_sentence(arguments: list[str], message: str) -> None:
-    done = CliRunner().invoke(main, arguments)
-    assert done.exit_code == 2
+    done = cxlemu(*arguments, code=2)
     assert message in done.output
     assert "Traceback" not in done.output
 
 
 def test_run_says_why_it_took_two_levels() -> None:
     arguments = "run all_gather -c two-clusters -n 8 -b 4M -e 4M --iters 1 --warmup 0 -v --launch threads"
-    done = CliRunner().invoke(main, arguments.split())
-    assert done.exit_code == 0, done.output
+    done = cxlemu(*arguments.split(), code=0)
     assert "hierarchical: 512 KiB on clusters of 4: about" in done.output
     assert "us on one, by the cost model's figures" in done.output

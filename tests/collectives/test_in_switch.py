@@ -4,13 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from collectives.sweep.virtual.in_switch import folding, in_switch_ns
-from cxlemu.cli import main
 from cxlemu.plan import Call
 from cxlemu.topology import Topology
 from cxlemu.topology.shipped import shipped_configs
+from tests.helpers.commands import cxlemu
 
 BYTES = 1 << 20
 
@@ -23,7 +22,6 @@ def machine(**changes: object) -> Topology:
     """Eight GPUs behind a switch; 250 GB/s of payload, of which it folds at 200."""
     topology = Topology.load("nvlink-8xh800")
     (switch,), (link,) = topology.switches, topology.links
-    assert switch.folds is not None
     folds = switch.folds.model_copy(update={"share_of_rate": 0.8, "latency_ns": 1000})
     link = link.model_copy(update={"gbytes_per_s": 500.0, "flit_bytes": 128, "flit_payload_bytes": 64})
     return topology.model_copy(
@@ -60,8 +58,7 @@ def test_a_switch_folds_only_where_it_says_so_and_joins_all_ranks() -> None:
 def test_the_command_says_what_the_switch_would_take(tmp_path: Path) -> None:
     file = tmp_path / "it.json"
     arguments = ["simulate", "all_reduce", "all_gather", "-c", "nvlink-8xh800", "-b", "64M", "--json", str(file)]
-    done = CliRunner().invoke(main, arguments)
-    assert done.exit_code == 0, done.output
+    done = cxlemu(*arguments, code=0)
     reduced, gathered = json.loads(file.read_text())["rows"]
     ratio = reduced["in_switch_us"] / reduced["time_us"]
     assert gathered["in_switch_us"] is None and 0.5 < ratio < 1

@@ -1,20 +1,16 @@
 """Checksums that travel with doorbells: what is damaged or lost on its way is found, and it is said whose it was."""
 
-import json
 import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from collectives.algorithms.catalog import build, recipe, variants
 from collectives.builder import LINE, Builder
 from collectives.builder.recipes import algorithm, recipes_of, with_checksums
 from collectives.communicator.communicator import Communicator
-from cxlemu.cli import main
 from cxlemu.errors import ArgumentError, BuilderError, IntegrityError, MismatchError, RankFailures
 from cxlemu.memory import MemorySpec
 from cxlemu.memory.protocol import Bytes, HostMemory
@@ -24,6 +20,7 @@ from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch
 from faults.lockstep.lockstep import Lockstep
 from faults.zero_copy_calls import lent, with_heap
+from tests.helpers.commands import cxlemu, with_json
 from tests.helpers.expected import COLLECTIVES, REDUCTIONS, expected, input_bytes
 from tests.helpers.tiers import PATIENT_S
 
@@ -211,7 +208,6 @@ def test_split_and_shrunken_communicators_check_as_well() -> None:
     def program(context: RankContext) -> list[str]:
         comm = Communicator.world(context, integrity="crc32c")
         half = comm.split(0)
-        assert half is not None
         return [c._planner._recipe("all_gather", "all").name for c in (comm, half, half.shrink())]
 
     assert launch(program, ranks=2, topology="six-cards") == [["all+crc32c"] * 3] * 2
@@ -222,7 +218,7 @@ def test_another_checksum_or_none_at_hand_is_one_sentence(monkeypatch: pytest.Mo
         checksums.check_integrity("md5")
     monkeypatch.setitem(sys.modules, "google_crc32c", None)
     checksums._library.cache_clear()
-    ran = CliRunner().invoke(main, ["run", "--integrity", "crc32c"])
+    ran = cxlemu("run", "--integrity", "crc32c")
     checksums._library.cache_clear()
     assert (ran.exit_code, ran.output) == (
         2,
@@ -231,11 +227,8 @@ def test_another_checksum_or_none_at_hand_is_one_sentence(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("backend", ["emulated", "shm"])
-def test_cxlemu_run_checks_every_variant(backend: str, tmp_path: Path) -> None:
-    file = tmp_path / "run.json"
+def test_cxlemu_run_checks_every_variant(backend: str) -> None:
     words = "run -n 3 -c laptop --launch threads --integrity crc32c --variant every -b 40K -e 40K --iters 1"
-    ran = CliRunner().invoke(main, [*words.split(), "--backend", backend, "--json", str(file)])
-    assert ran.exit_code == 0, ran.output
+    ran, document = with_json(*words.split(), "--backend", backend, code=0)
     assert "crc32c with every doorbell" in ran.output
-    document = json.loads(file.read_text())
     assert (document["integrity"], document["wrong"]) == ("crc32c", 0)

@@ -133,7 +133,6 @@ def test_a_pulse_that_stops_is_noticed_whatever_the_deadline() -> None:
 def test_the_pulse_beats_while_a_rank_holds_the_gil(kind: str) -> None:
     def main(context: RankContext) -> int:
         life = context.session.life
-        assert life is not None
         before = life.pulse(0)
         usleep = ctypes.PyDLL(None).usleep  # which keeps the GIL, as long as it takes
         usleep.argtypes = [ctypes.c_uint]

@@ -21,6 +21,7 @@ HEAP_BYTES = 1 << 20
 
 
 together = partial(worlds.together, topology=None, heap_bytes=HEAP_BYTES)
+on_ranks = partial(worlds.on_ranks, by=together)
 
 
 @given(st.integers(0, 1 << 40))
@@ -91,18 +92,16 @@ def test_one_rank_alone_makes_arrays_and_collectives_take_them(memory: str, tmp_
     assert together(main, memory=spec) == [True, True]
 
 
-def test_an_array_that_was_dropped_leaves_its_place_to_the_next_of_its_size() -> None:
-    def main(comm: Communicator) -> bool:
-        x = comm.heap.local.empty(1000, np.int64)
-        view, place = np.from_dlpack(x)[10:], x.ctypes.data
-        del x
-        other = comm.heap.local.empty(1000, np.int64)
-        apart = other.ctypes.data != place  # the view keeps the first one
-        del view
-        again = comm.heap.local.empty((10, 100), np.int64)
-        return apart and again.ctypes.data == place and len(comm.heap.leaks()) == 2
-
-    assert together(main) == [True, True]
+@on_ranks(gives=[True, True])
+def test_an_array_that_was_dropped_leaves_its_place_to_the_next_of_its_size(comm: Communicator) -> bool:
+    x = comm.heap.local.empty(1000, np.int64)
+    view, place = np.from_dlpack(x)[10:], x.ctypes.data
+    del x
+    other = comm.heap.local.empty(1000, np.int64)
+    apart = other.ctypes.data != place  # the view keeps the first one
+    del view
+    again = comm.heap.local.empty((10, 100), np.int64)
+    return apart and again.ctypes.data == place and len(comm.heap.leaks()) == 2
 
 
 @pytest.mark.parametrize("memory", [*MEMORIES])
@@ -144,19 +143,17 @@ def test_a_heap_that_is_full_says_what_takes_it() -> None:
         assert said[2:] == [str(HEAP_BYTES * 3 // 8), str(HEAP_BYTES // 2)]
 
 
-def test_an_array_that_is_held_keeps_the_room_of_its_communicator() -> None:
-    def main(comm: Communicator) -> bool:
-        group = comm.dup()
-        x = group.heap.local.empty(1000, np.uint8)
-        x[:] = comm.rank
-        rooms = comm._context.rooms
-        held = [hold.name for hold in rooms.held]
-        with pytest.warns(ResourceWarning, match="1 array in the pool"):
-            group.close()
-        assert [hold.name for hold in rooms.held] == held
-        others = [comm.dup() for _ in range(3)]
-        for other in others:
-            other.all_reduce(np.ones(100_000, np.float32))
-        return bool((x == comm.rank).all())
-
-    assert together(main, ranks=1) == [True]
+@on_ranks(ranks=1, gives=[True])
+def test_an_array_that_is_held_keeps_the_room_of_its_communicator(comm: Communicator) -> bool:
+    group = comm.dup()
+    x = group.heap.local.empty(1000, np.uint8)
+    x[:] = comm.rank
+    rooms = comm._context.rooms
+    held = [hold.name for hold in rooms.held]
+    with pytest.warns(ResourceWarning, match="1 array in the pool"):
+        group.close()
+    assert [hold.name for hold in rooms.held] == held
+    others = [comm.dup() for _ in range(3)]
+    for other in others:
+        other.all_reduce(np.ones(100_000, np.float32))
+    return bool((x == comm.rank).all())

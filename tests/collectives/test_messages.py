@@ -45,7 +45,11 @@ MEMORIES = {
 }
 
 
-together = partial(worlds.together, topology=SIX_CARDS)
+def together(program: Program, ranks: int = 2, memory: str = "shm", **given: Any) -> list[Any]:
+    return worlds.together(program, ranks, MEMORIES[memory], topology=SIX_CARDS, **given)
+
+
+on_ranks = partial(worlds.on_ranks, by=together)
 
 
 def failures(*programs: Program, deadline_s: float = PATIENT_S) -> dict[int, BaseException]:
@@ -101,70 +105,62 @@ def test_any_order_of_posting(any_source: bool, seed: int, memory: str, ranks: i
     assert launch(main, ranks=ranks, topology=SIX_CARDS, memory=MEMORIES[memory]) == [[]] * ranks
 
 
-def test_arrays_of_any_dtype_and_shape() -> None:
-    def program(comm: Communicator) -> list[bool]:
-        found = []
-        arrays = [
-            np.arange(30, dtype=np.complex128).reshape(5, 6),
-            np.array(3.5),
-            np.zeros((0, 7)),
-            np.arange(100).astype(ml_dtypes.bfloat16),
-            np.arange(9, dtype=np.uint16),
-            np.array([True, False]),
-            np.zeros(3, [("a", "i4"), ("b", "f8")]),
-        ]
-        for x in arrays:
-            out = np.ones_like(x)
-            comm.sendrecv(x, 1 - comm.rank, out, 1 - comm.rank)
-            found.append(out.tobytes() == x.tobytes())
-        return found
-
-    assert together(program) == [[True] * 7] * 2
+@on_ranks(gives=[[True] * 7] * 2)
+def test_arrays_of_any_dtype_and_shape(comm: Communicator) -> list[bool]:
+    found = []
+    arrays = [
+        np.arange(30, dtype=np.complex128).reshape(5, 6),
+        np.array(3.5),
+        np.zeros((0, 7)),
+        np.arange(100).astype(ml_dtypes.bfloat16),
+        np.arange(9, dtype=np.uint16),
+        np.array([True, False]),
+        np.zeros(3, [("a", "i4"), ("b", "f8")]),
+    ]
+    for x in arrays:
+        out = np.ones_like(x)
+        comm.sendrecv(x, 1 - comm.rank, out, 1 - comm.rank)
+        found.append(out.tobytes() == x.tobytes())
+    return found
 
 
-def test_what_shares_its_memory_and_what_is_not_contiguous() -> None:
-    def program(comm: Communicator) -> Any:
-        peer, table = 1 - comm.rank, np.arange(12.0).reshape(3, 4)
-        theirs, wide = bytearray(11), np.full((3, 8), -1.0)
-        comm.sendrecv(b"ping from %d" % comm.rank, peer, theirs, peer)  # type: ignore[arg-type]
-        comm.sendrecv(table.T, peer, wide[:, ::2].T, peer)
-        return bytes(theirs), np.array_equal(wide[:, ::2], table), bool((wide[:, 1::2] == -1).all())
-
-    assert together(program) == [(b"ping from 1", True, True), (b"ping from 0", True, True)]
+@on_ranks(gives=[(b"ping from 1", True, True), (b"ping from 0", True, True)])
+def test_what_shares_its_memory_and_what_is_not_contiguous(comm: Communicator) -> Any:
+    peer, table = 1 - comm.rank, np.arange(12.0).reshape(3, 4)
+    theirs, wide = bytearray(11), np.full((3, 8), -1.0)
+    comm.sendrecv(b"ping from %d" % comm.rank, peer, theirs, peer)  # type: ignore[arg-type]
+    comm.sendrecv(table.T, peer, wide[:, ::2].T, peer)
+    return bytes(theirs), np.array_equal(wide[:, ::2], table), bool((wide[:, 1::2] == -1).all())
 
 
 # --- matching -------------------------------------------------------------------------------------------------------
 
 
-def test_tags_choose_and_messages_of_one_tag_stay_in_order() -> None:
-    def program(comm: Communicator) -> Any:
-        if comm.rank == 0:
-            for number in range(6):
-                comm.send(np.full(50_000, number), 1, tag=number % 2)
-            return None
-        out, came = np.zeros(50_000, int), []
-        for tag in (1, 1, 0, ANY, 0, ANY):
-            status = comm.recv(out, 0, tag)
-            came.append((int(out[0]), status.tag))
-            assert (out == out[0]).all()
-        return came
-
-    assert together(program)[1] == [(1, 1), (3, 1), (0, 0), (2, 0), (4, 0), (5, 1)]
+@on_ranks(gives=[(1, 1), (3, 1), (0, 0), (2, 0), (4, 0), (5, 1)], of=1)
+def test_tags_choose_and_messages_of_one_tag_stay_in_order(comm: Communicator) -> Any:
+    if comm.rank == 0:
+        for number in range(6):
+            comm.send(np.full(50_000, number), 1, tag=number % 2)
+        return None
+    out, came = np.zeros(50_000, int), []
+    for tag in (1, 1, 0, ANY, 0, ANY):
+        status = comm.recv(out, 0, tag)
+        came.append((int(out[0]), status.tag))
+        assert (out == out[0]).all()
+    return came
 
 
-def test_a_receive_of_any_source_says_whose_message_came() -> None:
-    def program(comm: Communicator) -> Any:
-        if comm.rank:
-            comm.send(np.full(comm.rank, comm.rank, np.int16), 0, tag=10 + comm.rank)
-            return None
-        out, came = np.zeros(8, np.int16), []
-        for _ in range(3):
-            status = comm.recv(out)
-            came.append(status)
-            assert (out[: status.nbytes // 2] == status.source).all()
-        return sorted(came)
-
-    assert together(program, 4)[0] == [Status(1, 11, 2), Status(2, 12, 4), Status(3, 13, 6)]
+@on_ranks(4, gives=[Status(1, 11, 2), Status(2, 12, 4), Status(3, 13, 6)], of=0)
+def test_a_receive_of_any_source_says_whose_message_came(comm: Communicator) -> Any:
+    if comm.rank:
+        comm.send(np.full(comm.rank, comm.rank, np.int16), 0, tag=10 + comm.rank)
+        return None
+    out, came = np.zeros(8, np.int16), []
+    for _ in range(3):
+        status = comm.recv(out)
+        came.append(status)
+        assert (out[: status.nbytes // 2] == status.source).all()
+    return sorted(came)
 
 
 def test_a_probe_tells_of_a_message_and_leaves_it() -> None:
@@ -183,72 +179,63 @@ def test_a_probe_tells_of_a_message_and_leaves_it() -> None:
     assert together(program)[1] == [small, large, large, small, 1]
 
 
-def test_a_rank_sends_to_itself_before_and_after_it_receives() -> None:
-    def program(comm: Communicator) -> list[int]:
-        out, late = np.zeros(3, int), np.zeros(3, int)
-        coming = comm.irecv(out, comm.rank, 1)
-        comm.send(np.arange(3), comm.rank, 1)
-        comm.send(np.arange(3, 6), comm.rank, 1)
-        comm.recv(late, comm.rank, 1)
-        assert coming.done and coming.wait() == (comm.rank, 1, 24)
-        return [*out.tolist(), *late.tolist()]
-
-    assert together(program, 1) == [[0, 1, 2, 3, 4, 5]]
+@on_ranks(1, gives=[[0, 1, 2, 3, 4, 5]])
+def test_a_rank_sends_to_itself_before_and_after_it_receives(comm: Communicator) -> list[int]:
+    out, late = np.zeros(3, int), np.zeros(3, int)
+    coming = comm.irecv(out, comm.rank, 1)
+    comm.send(np.arange(3), comm.rank, 1)
+    comm.send(np.arange(3, 6), comm.rank, 1)
+    comm.recv(late, comm.rank, 1)
+    assert coming.done and coming.wait() == (comm.rank, 1, 24)
+    return [*out.tolist(), *late.tolist()]
 
 
 # --- requests -------------------------------------------------------------------------------------------------------
 
 
-def test_requests_are_tested_waited_for_and_call_back() -> None:
-    def program(comm: Communicator) -> Any:
-        peer, x, out = 1 - comm.rank, np.full(300_000, comm.rank), np.zeros(300_000, int)
-        told: list[Any] = []
-        coming = comm.irecv(out, peer)
-        coming.add_done_callback(told.append)
-        assert not coming.done and coming.status is None and coming.error is None
-        with pytest.raises(TimeoutError, match=r"rank \d: \[recv from rank \d, any tag, 2400000 B\] has not ended"):
-            coming.wait(timeout_s=0.01)
-        comm.barrier()
-        leaving = comm.isend(x, peer, tag=4)
-        while not coming.test():
-            pass
-        leaving.wait()
-        coming.add_done_callback(told.append)
-        assert told == [coming, coming] and coming.done
-        assert comm.waitany([leaving, coming]) is UNDEFINED and comm.waitall([coming]) == [Status(peer, 4, 2_400_000)]
-        return int(out.sum())
-
-    assert together(program) == [300_000, 0]
+@on_ranks(gives=[300_000, 0])
+def test_requests_are_tested_waited_for_and_call_back(comm: Communicator) -> Any:
+    peer, x, out = 1 - comm.rank, np.full(300_000, comm.rank), np.zeros(300_000, int)
+    told: list[Any] = []
+    coming = comm.irecv(out, peer)
+    coming.add_done_callback(told.append)
+    assert not coming.done and coming.status is None and coming.error is None
+    with pytest.raises(TimeoutError, match=r"rank \d: \[recv from rank \d, any tag, 2400000 B\] has not ended"):
+        coming.wait(timeout_s=0.01)
+    comm.barrier()
+    leaving = comm.isend(x, peer, tag=4)
+    while not coming.test():
+        pass
+    leaving.wait()
+    coming.add_done_callback(told.append)
+    assert told == [coming, coming] and coming.done
+    assert comm.waitany([leaving, coming]) is UNDEFINED and comm.waitall([coming]) == [Status(peer, 4, 2_400_000)]
+    return int(out.sum())
 
 
-def test_messages_move_while_a_rank_waits_in_a_collective() -> None:
+@on_ranks(gives=[0, 0])
+def test_messages_move_while_a_rank_waits_in_a_collective(comm: Communicator) -> Any:
     """Rank 0 is in a barrier that rank 1 enters only after it has all of a message larger than any mailbox."""
-
-    def program(comm: Communicator) -> Any:
-        x, out = np.arange(1_000_000), np.zeros(1_000_000, int)
-        if comm.rank == 0:
-            leaving = comm.isend(x, 1)
-            comm.barrier()
-            leaving.wait()
-        else:
-            comm.recv(out, 0)
-            comm.barrier()
-        return int(out.sum()) - comm.rank * int(x.sum())
-
-    assert together(program) == [0, 0]
+    x, out = np.arange(1_000_000), np.zeros(1_000_000, int)
+    if comm.rank == 0:
+        leaving = comm.isend(x, 1)
+        comm.barrier()
+        leaving.wait()
+    else:
+        comm.recv(out, 0)
+        comm.barrier()
+    return int(out.sum()) - comm.rank * int(x.sum())
 
 
-def test_a_receive_that_is_posted_holds_up_no_collective() -> None:
-    def program(comm: Communicator) -> Any:
-        out, x = np.zeros(4), np.ones(1000)
-        coming = comm.irecv(out, 1 - comm.rank)
-        for _ in range(5):
-            comm.all_reduce(x, "max")
-        comm.send(np.full(4, 7.0), 1 - comm.rank)
-        coming.wait()
-        return float(out.sum() + x.sum())
-
-    assert together(program, memory=MEMORIES["adversary"]) == [1028.0] * 2
+@on_ranks(memory="adversary", gives=[1028.0] * 2)
+def test_a_receive_that_is_posted_holds_up_no_collective(comm: Communicator) -> Any:
+    out, x = np.zeros(4), np.ones(1000)
+    coming = comm.irecv(out, 1 - comm.rank)
+    for _ in range(5):
+        comm.all_reduce(x, "max")
+    comm.send(np.full(4, 7.0), 1 - comm.rank)
+    coming.wait()
+    return float(out.sum() + x.sum())
 
 
 @pytest.mark.parametrize("memory", ["shm", "adversary"])
@@ -278,7 +265,7 @@ def test_many_threads_of_a_rank_post_at_once(memory: str) -> None:
             thread.join()
         return wrong + ([] if total[0] == comm.size else ["all_reduce"])
 
-    assert together(program, memory=MEMORIES[memory]) == [[], []]
+    assert together(program, memory=memory) == [[], []]
 
 
 @pytest.mark.deep
@@ -289,19 +276,17 @@ def test_threads_of_processes_mix_every_way_to_send(memory: str, ranks: int) -> 
     assert found == [[]] * ranks
 
 
-def test_every_communicator_has_messages_of_its_own() -> None:
-    def program(comm: Communicator) -> list[int]:
-        half = comm.split(0, key=-comm.rank)
-        assert half is not None
-        out = np.zeros(2, int)
-        coming = [half.irecv(out[:1], 1 - half.rank), comm.irecv(out[1:], 1 - comm.rank)]
-        comm.send(np.array([1]), 1 - comm.rank)
-        half.send(np.array([2]), 1 - half.rank)
-        comm.waitall(coming[1:])
-        half.waitall(coming[:1])
-        return [int(n) for n in out]
-
-    assert together(program) == [[2, 1]] * 2
+@on_ranks(gives=[[2, 1]] * 2)
+def test_every_communicator_has_messages_of_its_own(comm: Communicator) -> list[int]:
+    half = comm.split(0, key=-comm.rank)
+    assert half is not None
+    out = np.zeros(2, int)
+    coming = [half.irecv(out[:1], 1 - half.rank), comm.irecv(out[1:], 1 - comm.rank)]
+    comm.send(np.array([1]), 1 - comm.rank)
+    half.send(np.array([2]), 1 - half.rank)
+    comm.waitall(coming[1:])
+    half.waitall(coming[:1])
+    return [int(n) for n in out]
 
 
 # --- small messages without Python ----------------------------------------------------------------------------------
@@ -335,77 +320,69 @@ def test_couriers_carry_small_messages_and_leave_others_to_python(memory: str) -
         return wrong, len(comm._messenger.outgoing), len(comm._messenger.incoming)
 
     hired = int(memory == "shm")  # where messages go through an emulated cache, each step is Python's to ask for
-    assert together(program, memory=MEMORIES[memory]) == [([], hired, hired)] * 2
+    assert together(program, memory=memory) == [([], hired, hired)] * 2
 
 
 @pytest.mark.parametrize("nbytes", [8, 3000, 200_000])
-def test_a_courier_hands_over_what_waits_for_long(nbytes: int) -> None:
+@on_ranks(gives=[], of=1)
+def test_a_courier_hands_over_what_waits_for_long(comm: Communicator, nbytes: int) -> Any:
     """Sends fill the mailbox, and the receiver's courier runs ahead of its sender, which is late in the end."""
-
-    def program(comm: Communicator) -> Any:
-        peer, x, out = 1 - comm.rank, np.arange(nbytes, dtype=np.uint8), np.zeros(nbytes, np.uint8)
-        for _ in range(3):
-            comm.sendrecv(x, peer, out, peer)
-        if comm.rank == 0:
-            requests = [comm.isend(x + np.uint8(turn), peer, turn) for turn in range(20)]
-            comm.barrier()
-            comm.waitall(requests)
-            threading.Event().wait(0.12)  # longer than a courier waits
-            comm.send(x, peer, 99)
-            return None
+    peer, x, out = 1 - comm.rank, np.arange(nbytes, dtype=np.uint8), np.zeros(nbytes, np.uint8)
+    for _ in range(3):
+        comm.sendrecv(x, peer, out, peer)
+    if comm.rank == 0:
+        requests = [comm.isend(x + np.uint8(turn), peer, turn) for turn in range(20)]
         comm.barrier()
-        wrong = []
-        for turn in [*range(20), 99]:
-            status = comm.recv(out, peer)
-            if status != (peer, turn, nbytes) or not np.array_equal(out, x + np.uint8(turn % 99)):
-                wrong.append((turn, status))
-        return wrong
+        comm.waitall(requests)
+        threading.Event().wait(0.12)  # longer than a courier waits
+        comm.send(x, peer, 99)
+        return None
+    comm.barrier()
+    wrong = []
+    for turn in [*range(20), 99]:
+        status = comm.recv(out, peer)
+        if status != (peer, turn, nbytes) or not np.array_equal(out, x + np.uint8(turn % 99)):
+            wrong.append((turn, status))
+    return wrong
 
-    assert together(program)[1] == []
 
-
-def test_a_courier_that_waits_lets_other_threads_send() -> None:
+@on_ranks(gives=list(range(1, 21)), of=0)
+def test_a_courier_that_waits_lets_other_threads_send(comm: Communicator) -> Any:
     """A thread of rank 0 waits for what rank 1 answers only when another thread of rank 0 has sent."""
-
-    def program(comm: Communicator) -> Any:
-        peer, out = 1 - comm.rank, np.zeros(1, int)
-        for _ in range(3):
-            comm.sendrecv(np.zeros(1, int), peer, out, peer)  # from now on there are couriers
-        if comm.rank:
-            for _ in range(20):
-                comm.recv(out, peer)
-                comm.send(out + 1, peer)
-            return None
-        found = []
-        for turn in range(20):
-            later = threading.Timer(0.005, comm.send, [np.array([turn]), peer])
-            later.start()
+    peer, out = 1 - comm.rank, np.zeros(1, int)
+    for _ in range(3):
+        comm.sendrecv(np.zeros(1, int), peer, out, peer)  # from now on there are couriers
+    if comm.rank:
+        for _ in range(20):
             comm.recv(out, peer)
-            found.append(int(out[0]))
-            later.join()
-        return found
-
-    assert together(program)[0] == list(range(1, 21))
-
-
-def test_what_a_courier_cannot_deliver_is_an_error_of_that_receive() -> None:
-    def program(comm: Communicator) -> Any:
-        peer, out = 1 - comm.rank, np.zeros(1)
-        for _ in range(3):
-            comm.sendrecv(np.ones(1), peer, out, peer)
-        if comm.rank == 0:
-            comm.send(np.zeros(3), peer)
-            comm.send(np.zeros(2, np.float32), peer)
-            comm.send(np.full(1, 4.0), peer)
-            return None
-        with pytest.raises(TruncationError, match=r"24 bytes from rank 0, tag 0, is longer .* 8 bytes"):
-            comm.recv(out, peer)
-        with pytest.raises(TruncationError, match="elements of 4 bytes, and the array that receives it of 8"):
-            comm.recv(out, peer)
+            comm.send(out + 1, peer)
+        return None
+    found = []
+    for turn in range(20):
+        later = threading.Timer(0.005, comm.send, [np.array([turn]), peer])
+        later.start()
         comm.recv(out, peer)
-        return float(out[0])
+        found.append(int(out[0]))
+        later.join()
+    return found
 
-    assert together(program)[1] == 4.0
+
+@on_ranks(gives=4.0, of=1)
+def test_what_a_courier_cannot_deliver_is_an_error_of_that_receive(comm: Communicator) -> Any:
+    peer, out = 1 - comm.rank, np.zeros(1)
+    for _ in range(3):
+        comm.sendrecv(np.ones(1), peer, out, peer)
+    if comm.rank == 0:
+        comm.send(np.zeros(3), peer)
+        comm.send(np.zeros(2, np.float32), peer)
+        comm.send(np.full(1, 4.0), peer)
+        return None
+    with pytest.raises(TruncationError, match=r"24 bytes from rank 0, tag 0, is longer .* 8 bytes"):
+        comm.recv(out, peer)
+    with pytest.raises(TruncationError, match="elements of 4 bytes, and the array that receives it of 8"):
+        comm.recv(out, peer)
+    comm.recv(out, peer)
+    return float(out[0])
 
 
 # --- errors ---------------------------------------------------------------------------------------------------------
@@ -436,67 +413,59 @@ def test_an_envelope_that_no_rank_writes_is_refused(head: tuple[int, int, int]) 
         (lambda comm, x: comm.recv(np.broadcast_to(x[:1], 1), 0), "read-only"),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused(call: Callable[[Communicator, Any], Any], message: str) -> None:
-    def program(comm: Communicator) -> None:
-        with pytest.raises(ArgumentError, match=message):
-            call(comm, np.zeros(4))
-        comm.sendrecv(np.zeros(1), 1 - comm.rank, np.zeros(1))
-
-    together(program)
+@on_ranks()
+def test_arguments_that_do_not_fit_are_refused(
+    comm: Communicator, call: Callable[[Communicator, Any], Any], message: str
+) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        call(comm, np.zeros(4))
+    comm.sendrecv(np.zeros(1), 1 - comm.rank, np.zeros(1))
 
 
 @pytest.mark.parametrize("nbytes", [48, 500_000])
-def test_a_message_that_is_too_long_is_an_error_of_its_receiver_alone(nbytes: int) -> None:
-    def program(comm: Communicator) -> Any:
-        if comm.rank == 0:
-            comm.send(np.zeros(nbytes, np.uint8), 1, tag=3)
-            comm.send(np.arange(2), 1)
-            return None
-        with pytest.raises(TruncationError, match=f"message of {nbytes} bytes from rank 0, tag 3, is longer .* 16 by"):
-            comm.recv(np.zeros(2), 0)
-        out = np.zeros(2, int)
-        comm.recv(out, 0)
-        return out.tolist()
-
-    assert together(program)[1] == [0, 1]
-
-
-def test_elements_of_another_size_are_an_error_and_bytes_are_not() -> None:
-    def program(comm: Communicator) -> Any:
-        if comm.rank == 0:
-            for _ in range(2):
-                comm.send(np.arange(4, dtype=np.float32), 1)
-            comm.send(np.zeros(5, np.uint8), 1)
-            return None
-        with pytest.raises(TruncationError, match="elements of 4 bytes, and the array that receives it of 8"):
-            comm.recv(np.zeros(4), 0)
-        out = np.zeros(16, np.uint8)
-        assert comm.recv(out, 0).nbytes == 16
-        with pytest.raises(TruncationError, match="elements of 1 bytes, and the array that receives it of 4"):
-            comm.recv(np.zeros(4, np.float32), 0)
-        return out.view(np.float32).tolist()
-
-    assert together(program)[1] == [0.0, 1.0, 2.0, 3.0]
-
-
-def test_a_message_that_never_comes_ends_at_the_deadline_and_names_what_was_waited_for() -> None:
-    def program(comm: Communicator) -> Any:
-        if comm.rank == 0:
-            with pytest.raises(
-                DeadlineError, match=r"rank 0 waited .* in \[recv from rank 1, tag 3, 8 B\] for rank 1 t"
-            ):
-                comm.recv(np.zeros(1), 1, tag=3, timeout_s=0.2)
-        else:
-            with pytest.raises(DeadlineError) as raised:
-                comm.recv(np.zeros(1), 0, timeout_s=PATIENT_S)
-            assert raised.value.reported_by == 0
-        with pytest.raises(RevokedError, match=r"this communicator is revoked since: .*(waited|deadline)"):
-            comm.send(np.zeros(1), 0)
-        with pytest.raises(RevokedError):
-            comm.barrier()
+@on_ranks(gives=[0, 1], of=1)
+def test_a_message_that_is_too_long_is_an_error_of_its_receiver_alone(comm: Communicator, nbytes: int) -> Any:
+    if comm.rank == 0:
+        comm.send(np.zeros(nbytes, np.uint8), 1, tag=3)
+        comm.send(np.arange(2), 1)
         return None
+    with pytest.raises(TruncationError, match=f"message of {nbytes} bytes from rank 0, tag 3, is longer .* 16 by"):
+        comm.recv(np.zeros(2), 0)
+    out = np.zeros(2, int)
+    comm.recv(out, 0)
+    return out.tolist()
 
-    together(program)
+
+@on_ranks(gives=[0.0, 1.0, 2.0, 3.0], of=1)
+def test_elements_of_another_size_are_an_error_and_bytes_are_not(comm: Communicator) -> Any:
+    if comm.rank == 0:
+        for _ in range(2):
+            comm.send(np.arange(4, dtype=np.float32), 1)
+        comm.send(np.zeros(5, np.uint8), 1)
+        return None
+    with pytest.raises(TruncationError, match="elements of 4 bytes, and the array that receives it of 8"):
+        comm.recv(np.zeros(4), 0)
+    out = np.zeros(16, np.uint8)
+    assert comm.recv(out, 0).nbytes == 16
+    with pytest.raises(TruncationError, match="elements of 1 bytes, and the array that receives it of 4"):
+        comm.recv(np.zeros(4, np.float32), 0)
+    return out.view(np.float32).tolist()
+
+
+@on_ranks()
+def test_a_message_that_never_comes_ends_at_the_deadline_and_names_what_was_waited_for(comm: Communicator) -> Any:
+    if comm.rank == 0:
+        with pytest.raises(DeadlineError, match=r"rank 0 waited .* in \[recv from rank 1, tag 3, 8 B\] for rank 1 t"):
+            comm.recv(np.zeros(1), 1, tag=3, timeout_s=0.2)
+    else:
+        with pytest.raises(DeadlineError) as raised:
+            comm.recv(np.zeros(1), 0, timeout_s=PATIENT_S)
+        assert raised.value.reported_by == 0
+    with pytest.raises(RevokedError, match=r"this communicator is revoked since: .*(waited|deadline)"):
+        comm.send(np.zeros(1), 0)
+    with pytest.raises(RevokedError):
+        comm.barrier()
+    return None
 
 
 def test_two_large_blocking_sends_head_to_head_end_at_the_deadline() -> None:
@@ -519,33 +488,29 @@ def test_when_all_peers_left_nobody_can_send() -> None:
     assert isinstance(found[0], PeerLostError) and found[0].ranks == (1, 2)
 
 
-def test_a_message_of_a_rank_that_left_is_still_received() -> None:
-    def program(comm: Communicator) -> Any:
-        if comm.rank:
-            comm.isend(np.arange(200_000), 0)  # not waited for: it is over when the communicator is closed
-            return None
-        out = np.zeros(200_000, int)
-        comm.recv(out, 1)
-        return int(out[-1])
-
-    assert together(program)[0] == 199_999
+@on_ranks(gives=199_999, of=0)
+def test_a_message_of_a_rank_that_left_is_still_received(comm: Communicator) -> Any:
+    if comm.rank:
+        comm.isend(np.arange(200_000), 0)  # not waited for: it is over when the communicator is closed
+        return None
+    out = np.zeros(200_000, int)
+    comm.recv(out, 1)
+    return int(out[-1])
 
 
-def test_a_revoked_communicator_ends_what_is_pending_and_the_survivors_go_on() -> None:
-    def program(comm: Communicator) -> Any:
-        coming = comm.irecv(np.zeros(1), 1 - comm.rank)
-        comm.barrier()
-        if comm.rank == 0:
-            comm.revoke()
-        with pytest.raises(RevokedError):
-            coming.wait()
-        assert coming.done and isinstance(coming.error, RevokedError)
-        again = comm.shrink()
-        out = np.zeros(1)
-        again.sendrecv(np.full(1, 5.0), 1 - again.rank, out)
-        return float(out[0])
-
-    assert together(program) == [5.0, 5.0]
+@on_ranks(gives=[5.0, 5.0])
+def test_a_revoked_communicator_ends_what_is_pending_and_the_survivors_go_on(comm: Communicator) -> Any:
+    coming = comm.irecv(np.zeros(1), 1 - comm.rank)
+    comm.barrier()
+    if comm.rank == 0:
+        comm.revoke()
+    with pytest.raises(RevokedError):
+        coming.wait()
+    assert coming.done and isinstance(coming.error, RevokedError)
+    again = comm.shrink()
+    out = np.zeros(1)
+    again.sendrecv(np.full(1, 5.0), 1 - again.rank, out)
+    return float(out[0])
 
 
 # --- mailboxes ------------------------------------------------------------------------------------------------------

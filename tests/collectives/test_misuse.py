@@ -15,6 +15,7 @@ from cxlemu import RankContext, Topology, launch
 from cxlemu.errors import ArgumentError, ForkedError, RevokedError
 from cxlemu.memory import MemorySpec
 from tests.helpers.tiers import PATIENT_S
+from tests.helpers.worlds import on_ranks
 
 Call = Callable[[Communicator, Any, Any, Any], Any]  # the communicator, an array to send, one for results, a rank
 RAN, REFUSED, TAKES_NONE = "ran", "refused", "takes none"
@@ -299,71 +300,63 @@ def test_every_verb_has_a_row() -> None:
     assert verbs == others | rows & verbs
 
 
-def test_an_array_in_the_place_of_op_is_one_for_the_result() -> None:
-    def main(context: RankContext) -> None:
-        with Communicator.world(context) as comm, comm.coalesce() as batch:
-            x, out = given(), given()
-            for call in (
-                lambda: comm.all_reduce(x, out),
-                lambda: comm.all_reduce(x, out, async_op=True),
-                lambda: comm.persistent.reduce(x, out),
-                lambda: comm.reduce(x, [1.0]),
-                lambda: comm.reduce_scatter(x, out, timeout_s=60),
-                lambda: comm.scan(x, out),
-                lambda: comm.exscan(x, out),
-                lambda: comm.reduce_scatterv(x, out),
-                lambda: comm.all_reduce_many([x], [out]),
-                lambda: comm.reduce_scatter_many([x], [out]),
-                lambda: batch.all_reduce(x, out),
-                lambda: batch.reduce_scatter(x, out, out),
-            ):
-                with pytest.raises(ArgumentError, match=r"op is a \w+, not a name: the array for the result is out="):
-                    call()
-
-    launch(main, ranks=2, topology="laptop", memory="shm", deadline_s=PATIENT_S)
+@on_ranks()
+def test_an_array_in_the_place_of_op_is_one_for_the_result(comm: Communicator) -> None:
+    with comm.coalesce() as batch:
+        x, out = given(), given()
+        for call in (
+            lambda: comm.all_reduce(x, out),
+            lambda: comm.all_reduce(x, out, async_op=True),
+            lambda: comm.persistent.reduce(x, out),
+            lambda: comm.reduce(x, [1.0]),
+            lambda: comm.reduce_scatter(x, out, timeout_s=60),
+            lambda: comm.scan(x, out),
+            lambda: comm.exscan(x, out),
+            lambda: comm.reduce_scatterv(x, out),
+            lambda: comm.all_reduce_many([x], [out]),
+            lambda: comm.reduce_scatter_many([x], [out]),
+            lambda: batch.all_reduce(x, out),
+            lambda: batch.reduce_scatter(x, out, out),
+        ):
+            with pytest.raises(ArgumentError, match=r"op is a \w+, not a name: the array for the result is out="):
+                call()
 
 
-def test_a_batch_takes_no_call_after_its_block() -> None:
-    def main(context: RankContext) -> None:
-        with Communicator.world(context) as comm:
-            with pytest.raises(KeyError), comm.coalesce() as left:
-                left.all_reduce(given())
-                raise KeyError
-            with comm.coalesce() as batch:
-                everyone, block = batch.all_gather(x := np.full(2, comm.rank)), batch.reduce_scatter(np.ones((2, 3)))
-                y = given()
-                assert batch.all_reduce(y) is y and batch.broadcast(y) is y
-            assert everyone.tolist() == [[0, 0], [1, 1]] and block.tolist() == [[2, 2, 2]]
-            for over in (left, batch):
-                for call in (over.all_reduce, over.broadcast, over.all_gather, over.reduce_scatter):
-                    with pytest.raises(ArgumentError, match=r"the block of this batch has ended"):
-                        call(y)
-            assert x.tolist() == [comm.rank] * 2 and comm.all_reduce(x)[0] == 1
-
-    launch(main, ranks=2, topology="laptop", memory="shm", deadline_s=PATIENT_S)
+@on_ranks()
+def test_a_batch_takes_no_call_after_its_block(comm: Communicator) -> None:
+    with pytest.raises(KeyError), comm.coalesce() as left:
+        left.all_reduce(given())
+        raise KeyError
+    with comm.coalesce() as batch:
+        everyone, block = batch.all_gather(x := np.full(2, comm.rank)), batch.reduce_scatter(np.ones((2, 3)))
+        y = given()
+        assert batch.all_reduce(y) is y and batch.broadcast(y) is y
+    assert everyone.tolist() == [[0, 0], [1, 1]] and block.tolist() == [[2, 2, 2]]
+    for over in (left, batch):
+        for call in (over.all_reduce, over.broadcast, over.all_gather, over.reduce_scatter):
+            with pytest.raises(ArgumentError, match=r"the block of this batch has ended"):
+                call(y)
+    assert x.tolist() == [comm.rank] * 2 and comm.all_reduce(x)[0] == 1
 
 
-def test_lists_may_be_generators() -> None:
-    def main(context: RankContext) -> None:
-        with Communicator.world(context) as comm:
-            x = [np.full(2, comm.rank + k) for k in range(2)]
-            assert comm.all_reduce_many(x) is x
-            assert [each.tolist() for each in comm.all_reduce_many(each for each in x)] == [[2, 2], [6, 6]]
-            assert [each.tolist() for each in comm.broadcast_many(iter(x))] == [[2, 2], [6, 6]]
-            outs = (np.zeros(1, np.int64) for _ in x)
-            assert [each.tolist() for each in comm.reduce_scatter_many(iter(x), outs=outs)] == [[4], [12]]
-            assert [each.shape for each in comm.all_gather_many({1: x[0], 2: x[1]}.values())] == [(2, 2)] * 2
-            assert comm.scatter_object(str(rank) for rank in range(2)) == str(comm.rank)
-            for call in (comm.all_reduce_many, comm.broadcast_many, comm.all_gather_many, comm.reduce_scatter_many):
-                with pytest.raises(ArgumentError, match="arrays is a int: a list of arrays is needed"):
-                    call(3)
-                with pytest.raises(ArgumentError, match="arrays is a ndarray: a list of arrays is needed"):
-                    call(given())
-            for wrong in (3, iter("abc"), None):
-                with pytest.raises(ArgumentError, match="pass a list of 2 objects at the root"):
-                    comm.scatter_object(wrong, root=comm.rank)
-
-    launch(main, ranks=2, topology="laptop", memory="shm", deadline_s=PATIENT_S)
+@on_ranks()
+def test_lists_may_be_generators(comm: Communicator) -> None:
+    x = [np.full(2, comm.rank + k) for k in range(2)]
+    assert comm.all_reduce_many(x) is x
+    assert [each.tolist() for each in comm.all_reduce_many(each for each in x)] == [[2, 2], [6, 6]]
+    assert [each.tolist() for each in comm.broadcast_many(iter(x))] == [[2, 2], [6, 6]]
+    outs = (np.zeros(1, np.int64) for _ in x)
+    assert [each.tolist() for each in comm.reduce_scatter_many(iter(x), outs=outs)] == [[4], [12]]
+    assert [each.shape for each in comm.all_gather_many({1: x[0], 2: x[1]}.values())] == [(2, 2)] * 2
+    assert comm.scatter_object(str(rank) for rank in range(2)) == str(comm.rank)
+    for call in (comm.all_reduce_many, comm.broadcast_many, comm.all_gather_many, comm.reduce_scatter_many):
+        with pytest.raises(ArgumentError, match="arrays is a int: a list of arrays is needed"):
+            call(3)
+        with pytest.raises(ArgumentError, match="arrays is a ndarray: a list of arrays is needed"):
+            call(given())
+    for wrong in (3, iter("abc"), None):
+        with pytest.raises(ArgumentError, match="pass a list of 2 objects at the root"):
+            comm.scatter_object(wrong, root=comm.rank)
 
 
 def test_a_communicator_that_is_closed_is_not_entered() -> None:
@@ -409,13 +402,10 @@ def test_what_programs_mistake_is_a_sentence() -> None:
     launch(main, ranks=2, topology="laptop", memory="shm", deadline_s=PATIENT_S)
 
 
-def test_persistent_messages_check_their_ranks_and_tags_at_once() -> None:
-    def main(context: RankContext) -> None:
-        with Communicator.world(context) as comm:
-            for make, role in ((comm.send_init, "dest"), (comm.recv_init, "source")):
-                with pytest.raises(ArgumentError, match=f"{role} 7 is not one of the ranks 0..1"):
-                    make(given(), 7)
-                with pytest.raises(ArgumentError, match="a tag is a whole number"):
-                    make(given(), 1, -1)
-
-    launch(main, ranks=2, topology="laptop", memory="shm", deadline_s=PATIENT_S)
+@on_ranks()
+def test_persistent_messages_check_their_ranks_and_tags_at_once(comm: Communicator) -> None:
+    for make, role in ((comm.send_init, "dest"), (comm.recv_init, "source")):
+        with pytest.raises(ArgumentError, match=f"{role} 7 is not one of the ranks 0..1"):
+            make(given(), 7)
+        with pytest.raises(ArgumentError, match="a tag is a whole number"):
+            make(given(), 1, -1)

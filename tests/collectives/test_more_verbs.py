@@ -18,84 +18,77 @@ from tests.helpers import worlds
 from tests.helpers.tiers import PATIENT_S
 
 together = partial(worlds.together, ranks=3, memory=MemorySpec(), region_bytes=1 << 14)
+on_ranks = partial(worlds.on_ranks, by=together)
 
 
 @pytest.mark.parametrize("engine", ["native", "reference"])
-def test_many_arrays_are_reduced_and_moved_as_each_by_itself(engine: str) -> None:
-    def program(comm: Communicator) -> None:
-        def some() -> list[np.ndarray]:
-            rng = np.random.default_rng(comm.rank)
-            gaps = rng.integers(0, 99, (3, 8)).astype(np.int32)[:, ::2]
-            return [rng.normal(size=(3, 2)), gaps, rng.normal(size=600), np.empty((3, 0)), np.arange(3, dtype=np.int32)]
+@on_ranks(asks="engine")
+def test_many_arrays_are_reduced_and_moved_as_each_by_itself(comm: Communicator) -> None:
+    def some() -> list[np.ndarray]:
+        rng = np.random.default_rng(comm.rank)
+        gaps = rng.integers(0, 99, (3, 8)).astype(np.int32)[:, ::2]
+        return [rng.normal(size=(3, 2)), gaps, rng.normal(size=600), np.empty((3, 0)), np.arange(3, dtype=np.int32)]
 
-        alone, arrays = some(), some()
-        assert comm.all_reduce_many(arrays) is arrays
-        for one, other in zip(alone, arrays, strict=True):
-            assert (comm.all_reduce(one) == other).all()
-        for found, one in zip(comm.all_gather_many(some()), some(), strict=True):
-            assert found.shape == (3, *one.shape) and (found == comm.all_gather(one)).all()
-        for found, one in zip(comm.reduce_scatter_many(some(), "max"), some(), strict=True):
-            assert (found == comm.reduce_scatter(one, "max")).all()
-        sent = comm.broadcast_many(some(), root=1)
-        for found, one in zip(sent, some(), strict=True):
-            assert (found == comm.broadcast(one, root=1)).all()
-        arrays = some()
-        pending = comm.all_reduce_many(arrays, "max", async_op=True)
-        assert pending.wait() is arrays and (arrays[2] == comm.all_reduce(some()[2], "max")).all()
-
-    together(program, engine=engine)
+    alone, arrays = some(), some()
+    assert comm.all_reduce_many(arrays) is arrays
+    for one, other in zip(alone, arrays, strict=True):
+        assert (comm.all_reduce(one) == other).all()
+    for found, one in zip(comm.all_gather_many(some()), some(), strict=True):
+        assert found.shape == (3, *one.shape) and (found == comm.all_gather(one)).all()
+    for found, one in zip(comm.reduce_scatter_many(some(), "max"), some(), strict=True):
+        assert (found == comm.reduce_scatter(one, "max")).all()
+    sent = comm.broadcast_many(some(), root=1)
+    for found, one in zip(sent, some(), strict=True):
+        assert (found == comm.broadcast(one, root=1)).all()
+    arrays = some()
+    pending = comm.all_reduce_many(arrays, "max", async_op=True)
+    assert pending.wait() is arrays and (arrays[2] == comm.all_reduce(some()[2], "max")).all()
 
 
-def test_calls_of_a_block_run_when_it_ends_and_not_where_it_raises() -> None:
-    def program(comm: Communicator) -> None:
-        x, y, z = np.ones(3), np.full(2, comm.rank), np.zeros((3, 2), np.int64)
-        part = np.zeros(1)
-        with comm.coalesce() as batch:
-            batch.all_reduce(x)
-            batch.all_reduce(y, "max")
-            batch.all_gather(np.array([comm.rank, 7]), z)
-            batch.broadcast(y)
-            batch.reduce_scatter(np.arange(3.0), part)
-            assert x.tolist() == [1, 1, 1]
-        assert x.tolist() == [3, 3, 3] and y.tolist() == [2, 2]
-        assert z.tolist() == [[0, 7], [1, 7], [2, 7]] and part.tolist() == [3.0 * comm.rank]
-        with pytest.raises(KeyError), comm.coalesce() as batch:
-            batch.all_reduce(x)
-            raise KeyError
-        assert x.tolist() == [3, 3, 3]
-
-    together(program)
+@on_ranks()
+def test_calls_of_a_block_run_when_it_ends_and_not_where_it_raises(comm: Communicator) -> None:
+    x, y, z = np.ones(3), np.full(2, comm.rank), np.zeros((3, 2), np.int64)
+    part = np.zeros(1)
+    with comm.coalesce() as batch:
+        batch.all_reduce(x)
+        batch.all_reduce(y, "max")
+        batch.all_gather(np.array([comm.rank, 7]), z)
+        batch.broadcast(y)
+        batch.reduce_scatter(np.arange(3.0), part)
+        assert x.tolist() == [1, 1, 1]
+    assert x.tolist() == [3, 3, 3] and y.tolist() == [2, 2]
+    assert z.tolist() == [[0, 7], [1, 7], [2, 7]] and part.tolist() == [3.0 * comm.rank]
+    with pytest.raises(KeyError), comm.coalesce() as batch:
+        batch.all_reduce(x)
+        raise KeyError
+    assert x.tolist() == [3, 3, 3]
 
 
-def test_lists_that_do_not_fit_are_refused() -> None:
-    def program(comm: Communicator) -> None:
-        for call, message in (
-            (lambda: comm.all_gather_many([np.ones(2)], []), "1 arrays have 0 outs"),
-            (lambda: comm.all_gather_many([np.ones(2)], [np.ones(5)]), "has an out of 5 x float64: pass 6 elements"),
-            (
-                lambda: comm.reduce_scatter_many([np.ones(4)]),
-                r"arrays\[0\] of shape \(4,\) does not divide into 3 blocks",
-            ),
-            (lambda: comm.all_reduce_many([b"ab"]), r"arrays\[0\] is read-only"),
-        ):
-            with pytest.raises(ArgumentError, match=message):
-                call()
-
-    together(program)
+@on_ranks()
+def test_lists_that_do_not_fit_are_refused(comm: Communicator) -> None:
+    for call, message in (
+        (lambda: comm.all_gather_many([np.ones(2)], []), "1 arrays have 0 outs"),
+        (lambda: comm.all_gather_many([np.ones(2)], [np.ones(5)]), "has an out of 5 x float64: pass 6 elements"),
+        (
+            lambda: comm.reduce_scatter_many([np.ones(4)]),
+            r"arrays\[0\] of shape \(4,\) does not divide into 3 blocks",
+        ),
+        (lambda: comm.all_reduce_many([b"ab"]), r"arrays\[0\] is read-only"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            call()
 
 
-def test_objects_go_where_they_are_sent() -> None:
-    def program(comm: Communicator) -> None:
-        mine = {"rank": comm.rank, "much": "x" * 5000 * comm.rank}
-        everyone = [{"rank": k, "much": "x" * 5000 * k} for k in range(3)]
-        assert comm.all_gather_object(mine) == everyone
-        assert comm.gather_object(mine, root=1) == (everyone if comm.rank == 1 else None)
-        assert comm.broadcast_object(mine, root=2) == everyone[2]
-        assert comm.scatter_object(everyone if comm.rank == 0 else None) == mine
-        with pytest.raises(ArgumentError, match="cannot be pickled"):
-            comm.all_gather_object(lambda: None)
-
-    together(program)
+@on_ranks()
+def test_objects_go_where_they_are_sent(comm: Communicator) -> None:
+    mine = {"rank": comm.rank, "much": "x" * 5000 * comm.rank}
+    everyone = [{"rank": k, "much": "x" * 5000 * k} for k in range(3)]
+    assert comm.all_gather_object(mine) == everyone
+    assert comm.gather_object(mine, root=1) == (everyone if comm.rank == 1 else None)
+    assert comm.broadcast_object(mine, root=2) == everyone[2]
+    assert comm.scatter_object(everyone if comm.rank == 0 else None) == mine
+    with pytest.raises(ArgumentError, match="cannot be pickled"):
+        comm.all_gather_object(lambda: None)
 
 
 MUCH = 1 << 22  # bytes

@@ -14,7 +14,7 @@ from cxlemu import RankContext, Topology, launch
 from cxlemu.errors import ArgumentError, PeerLostError, RevokedError, TruncationError
 from cxlemu.memory import MemorySpec
 from tests.helpers.tiers import PATIENT_S
-from tests.helpers.worlds import together
+from tests.helpers.worlds import on_ranks, together
 
 LAPTOP = Topology.load("laptop")
 
@@ -61,78 +61,71 @@ def test_a_root_is_an_integer_of_any_kind(verb: str) -> None:
         assert found == found[:1] * len(found)
 
 
-def test_peers_and_tags_are_integers_of_any_kind() -> None:
+@on_ranks()
+def test_peers_and_tags_are_integers_of_any_kind(comm: Communicator) -> None:
     """Before and after couriers in C carry messages; what is no integer is refused in both."""
-
-    def program(comm: Communicator) -> None:
-        peer, x, y = 1 - comm.rank, np.full(1, comm.rank + 5.0), np.zeros(1)
-        for _ in range(3):
-            for kind in KINDS.values():
-                comm.send(x, kind(peer), tag=kind(2))
-                assert comm.recv(y, kind(peer), tag=kind(2)) == (peer, 2, 8) and y[0] == peer + 5
-                leaving = comm.isend(x, kind(peer), kind(3))
-                assert comm.probe(kind(peer), kind(3)) == (peer, 3, 8) and leaving.tag == 3
-                comm.irecv(y, kind(peer), kind(3)).wait()
-                assert type(leaving.wait().tag) is int
-                comm.sendrecv(x, kind(peer), y, kind(peer), kind(1), kind(1))
-            for wrong in (float(peer), bool(peer), str(peer), -1, None):
-                for call, array in ((comm.send, x), (comm.isend, x), (comm.recv, y)):
-                    with pytest.raises(ArgumentError, match="is not one of the ranks"):
-                        call(array, wrong)
-            for wrong in (1.0, True, "1", -1, None, np.float32(1), 1 << 31):
-                for call, array in ((comm.send, x), (comm.recv, y)):
-                    with pytest.raises(ArgumentError, match="a tag is a whole number"):
-                        call(array, peer, wrong)
-
-    together(program)
+    peer, x, y = 1 - comm.rank, np.full(1, comm.rank + 5.0), np.zeros(1)
+    for _ in range(3):
+        for kind in KINDS.values():
+            comm.send(x, kind(peer), tag=kind(2))
+            assert comm.recv(y, kind(peer), tag=kind(2)) == (peer, 2, 8) and y[0] == peer + 5
+            leaving = comm.isend(x, kind(peer), kind(3))
+            assert comm.probe(kind(peer), kind(3)) == (peer, 3, 8) and leaving.tag == 3
+            comm.irecv(y, kind(peer), kind(3)).wait()
+            assert type(leaving.wait().tag) is int
+            comm.sendrecv(x, kind(peer), y, kind(peer), kind(1), kind(1))
+        for wrong in (float(peer), bool(peer), str(peer), -1, None):
+            for call, array in ((comm.send, x), (comm.isend, x), (comm.recv, y)):
+                with pytest.raises(ArgumentError, match="is not one of the ranks"):
+                    call(array, wrong)
+        for wrong in (1.0, True, "1", -1, None, np.float32(1), 1 << 31):
+            for call, array in ((comm.send, x), (comm.recv, y)):
+                with pytest.raises(ArgumentError, match="a tag is a whole number"):
+                    call(array, peer, wrong)
 
 
-def test_counts_colors_keys_and_members_are_integers_of_any_kind() -> None:
-    def program(comm: Communicator) -> None:
-        got = comm.all_gatherv(np.ones(2), counts=np.array([2, 2], np.uint16))
-        assert got.shape == (4,) or got.shape == (2, 2)
-        for wrong in ([2.0, 2.0], ["2", "2"], [True, True], [2], 5):
-            with pytest.raises(ArgumentError, match="whole numbers of elements"):
-                comm.all_gatherv(np.ones(2), counts=wrong)
-        pair = comm.group(np.array([1, 0]))
-        assert pair.members == (1, 0)
-        alone = comm.split(np.int32(comm.rank), key=np.uint8(3))
-        assert alone is not None and alone.size == 1
-        with pytest.raises(ArgumentError, match="a group is a list of ranks"):
-            comm.group([0.0, 1.0])  # type: ignore[list-item]
-
-    together(program)
+@on_ranks()
+def test_counts_colors_keys_and_members_are_integers_of_any_kind(comm: Communicator) -> None:
+    got = comm.all_gatherv(np.ones(2), counts=np.array([2, 2], np.uint16))
+    assert got.shape == (4,) or got.shape == (2, 2)
+    for wrong in ([2.0, 2.0], ["2", "2"], [True, True], [2], 5):
+        with pytest.raises(ArgumentError, match="whole numbers of elements"):
+            comm.all_gatherv(np.ones(2), counts=wrong)
+    pair = comm.group(np.array([1, 0]))
+    assert pair.members == (1, 0)
+    alone = comm.split(np.int32(comm.rank), key=np.uint8(3))
+    assert alone is not None and alone.size == 1
+    with pytest.raises(ArgumentError, match="a group is a list of ranks"):
+        comm.group([0.0, 1.0])  # type: ignore[list-item]
 
 
 BOOLS: dict[str, Callable[[Any], Any]] = {"bool": bool, "NumPy's": np.bool_, "no axes": np.array}
 
 
 @pytest.mark.parametrize("kind", BOOLS)
-def test_a_bool_of_any_kind_is_a_color_and_no_number(kind: str) -> None:
-    def program(comm: Communicator) -> list[int]:
-        true, x = BOOLS[kind](True), np.zeros(1)
-        for call in (
-            lambda: comm.all_reduce(x, timeout_s=true),
-            lambda: comm.recv(x, timeout_s=true),
-            lambda: comm.waitany([comm.irecv(x, PROC_NULL)], timeout_s=true),
-            lambda: comm.within(true).__enter__(),
-            lambda: comm.heap.empty(true),
-            lambda: comm.heap.local.empty((2, true)),
-            lambda: comm.send(x, true),
-            lambda: comm.send(x, PROC_NULL, true),
-            lambda: comm.broadcast(x, root=true),
-            lambda: comm.group([true]),
-            lambda: comm.split(np.array([True])),  # type: ignore[arg-type]
-        ):
-            with pytest.raises(ArgumentError):
-                call()
-        assert comm.heap.empty(np.array(3)).shape == (3,)
-        pair = comm.split(BOOLS[kind](comm.rank < 2))
-        alone = comm.split(BOOLS[kind](comm.rank == 0), key=BOOLS[kind](comm.rank == 1))
-        assert pair is not None and alone is not None
-        return [pair.size, alone.size]
-
-    assert together(program) == [[2, 1]] * 2
+@on_ranks(gives=[[2, 1]] * 2)
+def test_a_bool_of_any_kind_is_a_color_and_no_number(comm: Communicator, kind: str) -> list[int]:
+    true, x = BOOLS[kind](True), np.zeros(1)
+    for call in (
+        lambda: comm.all_reduce(x, timeout_s=true),
+        lambda: comm.recv(x, timeout_s=true),
+        lambda: comm.waitany([comm.irecv(x, PROC_NULL)], timeout_s=true),
+        lambda: comm.within(true).__enter__(),
+        lambda: comm.heap.empty(true),
+        lambda: comm.heap.local.empty((2, true)),
+        lambda: comm.send(x, true),
+        lambda: comm.send(x, PROC_NULL, true),
+        lambda: comm.broadcast(x, root=true),
+        lambda: comm.group([true]),
+        lambda: comm.split(np.array([True])),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ArgumentError):
+            call()
+    assert comm.heap.empty(np.array(3)).shape == (3,)
+    pair = comm.split(BOOLS[kind](comm.rank < 2))
+    alone = comm.split(BOOLS[kind](comm.rank == 0), key=BOOLS[kind](comm.rank == 1))
+    assert pair is not None and alone is not None
+    return [pair.size, alone.size]
 
 
 # --- sentinels ------------------------------------------------------------------------------------------------------
@@ -153,87 +146,78 @@ def test_a_rank_that_a_program_computes_is_never_any() -> None:
     assert ANY not in (-1, *range(9)) and repr((ANY, PROC_NULL, UNDEFINED)) == "(ANY, PROC_NULL, UNDEFINED)"
 
 
-def test_messages_with_no_rank_are_over_at_once() -> None:
+@on_ranks(gives=[[-7, 2], [1, -7]])
+def test_messages_with_no_rank_are_over_at_once(comm: Communicator) -> list[float]:
     """A stencil at its edges: no branch."""
-
-    def program(comm: Communicator) -> list[float]:
-        left, right = (comm.rank - 1 if comm.rank else PROC_NULL), (1 if comm.rank == 0 else PROC_NULL)
-        edges = np.full(2, -7.0)
-        mine = np.full(1, comm.rank + 1.0)
-        comm.sendrecv(mine, left, edges[1:], right)
-        status = comm.sendrecv(mine, right, edges[:1], left)
-        comm.send(mine, PROC_NULL)
-        nothing = comm.isend(mine, PROC_NULL).wait()
-        assert nothing.nbytes == 8 and (status == (PROC_NULL, ANY, 0)) == (comm.rank == 0)
-        assert comm.recv(mine, PROC_NULL) == comm.probe(PROC_NULL) == comm.iprobe(PROC_NULL) == (PROC_NULL, ANY, 0)
-        assert comm.mprobe(PROC_NULL).recv(mine) == (PROC_NULL, ANY, 0) and mine[0] == comm.rank + 1
-        return edges.tolist()
-
-    assert together(program) == [[-7, 2], [1, -7]]
+    left, right = (comm.rank - 1 if comm.rank else PROC_NULL), (1 if comm.rank == 0 else PROC_NULL)
+    edges = np.full(2, -7.0)
+    mine = np.full(1, comm.rank + 1.0)
+    comm.sendrecv(mine, left, edges[1:], right)
+    status = comm.sendrecv(mine, right, edges[:1], left)
+    comm.send(mine, PROC_NULL)
+    nothing = comm.isend(mine, PROC_NULL).wait()
+    assert nothing.nbytes == 8 and (status == (PROC_NULL, ANY, 0)) == (comm.rank == 0)
+    assert comm.recv(mine, PROC_NULL) == comm.probe(PROC_NULL) == comm.iprobe(PROC_NULL) == (PROC_NULL, ANY, 0)
+    assert comm.mprobe(PROC_NULL).recv(mine) == (PROC_NULL, ANY, 0) and mine[0] == comm.rank + 1
+    return edges.tolist()
 
 
 # --- requests -------------------------------------------------------------------------------------------------------
 
 
-def test_a_loop_over_waitany_gets_each_request_once() -> None:
-    def program(comm: Communicator) -> Any:
-        if comm.rank == 1:
-            for tag in (2, 0, 1):
-                comm.send(np.array([float(tag)]), 0, tag)
-            return None
-        boxes = [np.full(1, -1.0) for _ in range(3)]
-        requests = [comm.irecv(box, 1, tag) for tag, box in enumerate(boxes)]
-        order = [comm.waitany(requests) for _ in requests]
-        assert sorted(order) == [0, 1, 2] and [box[0] for box in boxes] == [0, 1, 2]
-        assert comm.waitany(requests) is comm.waitany([]) is UNDEFINED
-        assert comm.waitsome(requests) is comm.waitsome([]) is None
-        assert comm.testany(requests) == comm.testany([]) == (UNDEFINED, True)
-        assert comm.testall(iter(requests)) and comm.waitany(iter(requests)) is UNDEFINED
-        assert len(comm.waitall(iter(requests))) == 3
-        return [status.tag for status in comm.waitall(requests)]
-
-    assert together(program)[0] == [0, 1, 2]
+@on_ranks(gives=[0, 1, 2], of=0)
+def test_a_loop_over_waitany_gets_each_request_once(comm: Communicator) -> Any:
+    if comm.rank == 1:
+        for tag in (2, 0, 1):
+            comm.send(np.array([float(tag)]), 0, tag)
+        return None
+    boxes = [np.full(1, -1.0) for _ in range(3)]
+    requests = [comm.irecv(box, 1, tag) for tag, box in enumerate(boxes)]
+    order = [comm.waitany(requests) for _ in requests]
+    assert sorted(order) == [0, 1, 2] and [box[0] for box in boxes] == [0, 1, 2]
+    assert comm.waitany(requests) is comm.waitany([]) is UNDEFINED
+    assert comm.waitsome(requests) is comm.waitsome([]) is None
+    assert comm.testany(requests) == comm.testany([]) == (UNDEFINED, True)
+    assert comm.testall(iter(requests)) and comm.waitany(iter(requests)) is UNDEFINED
+    assert len(comm.waitall(iter(requests))) == 3
+    return [status.tag for status in comm.waitall(requests)]
 
 
-def test_waitsome_and_testany_tell_of_each_request_once() -> None:
-    def program(comm: Communicator) -> Any:
-        peer, outs = 1 - comm.rank, np.zeros((4, 1))
-        requests = [comm.irecv(out, peer, tag) for tag, out in enumerate(outs)]
-        assert comm.testany(requests) == (UNDEFINED, False)
-        comm.barrier()
-        for tag in (3, 1):
-            comm.send(np.ones(1), peer, tag)
-        found: list[int] = []
-        while len(found) < 2:
-            found += comm.waitsome(requests) or []
-        comm.barrier()
-        for tag in (0, 2):
-            comm.send(np.ones(1), peer, tag)
-        while len(found) < 4:
-            at, done = comm.testany(requests)
-            found += [at] * done  # type: ignore[list-item]
-        return sorted(found[:2]), sorted(found[2:])
-
-    assert together(program) == [([1, 3], [0, 2])] * 2
+@on_ranks(gives=[([1, 3], [0, 2])] * 2)
+def test_waitsome_and_testany_tell_of_each_request_once(comm: Communicator) -> Any:
+    peer, outs = 1 - comm.rank, np.zeros((4, 1))
+    requests = [comm.irecv(out, peer, tag) for tag, out in enumerate(outs)]
+    assert comm.testany(requests) == (UNDEFINED, False)
+    comm.barrier()
+    for tag in (3, 1):
+        comm.send(np.ones(1), peer, tag)
+    found: list[int] = []
+    while len(found) < 2:
+        found += comm.waitsome(requests) or []
+    comm.barrier()
+    for tag in (0, 2):
+        comm.send(np.ones(1), peer, tag)
+    while len(found) < 4:
+        at, done = comm.testany(requests)
+        found += [at] * done  # type: ignore[list-item]
+    return sorted(found[:2]), sorted(found[2:])
 
 
-def test_testsome_and_testall_make_progress_without_waiting() -> None:
-    def program(comm: Communicator) -> Any:
-        peer, outs = 1 - comm.rank, np.zeros((3, 1))
-        requests = [comm.irecv(out, peer, tag) for tag, out in enumerate(outs)]
-        assert comm.testsome(requests) == [] and not comm.testall(requests)
-        comm.barrier()
-        comm.send(np.ones(1), peer, 1)
-        while not (some := comm.testsome(requests)):
-            assert some == [] and not comm.testall(requests)
-        comm.barrier()
-        leaving = [comm.isend(np.ones(1), peer, tag) for tag in (0, 2)]
-        while not comm.testall(requests):
-            pass
-        comm.waitall(leaving)
-        return some, comm.testsome(requests), comm.waitany(requests), comm.testall(requests), comm.testall([])
-
-    assert together(program) == [([1], None, UNDEFINED, True, True)] * 2
+@on_ranks(gives=[([1], None, UNDEFINED, True, True)] * 2)
+def test_testsome_and_testall_make_progress_without_waiting(comm: Communicator) -> Any:
+    peer, outs = 1 - comm.rank, np.zeros((3, 1))
+    requests = [comm.irecv(out, peer, tag) for tag, out in enumerate(outs)]
+    assert comm.testsome(requests) == [] and not comm.testall(requests)
+    comm.barrier()
+    comm.send(np.ones(1), peer, 1)
+    while not (some := comm.testsome(requests)):
+        assert some == [] and not comm.testall(requests)
+    comm.barrier()
+    leaving = [comm.isend(np.ones(1), peer, tag) for tag in (0, 2)]
+    while not comm.testall(requests):
+        pass
+    comm.waitall(leaving)
+    return some, comm.testsome(requests), comm.waitany(requests), comm.testall(requests), comm.testall([])
 
 
 FAILS = "the error of the second"
@@ -273,32 +257,27 @@ def test_a_request_that_failed_raises_in_the_call_that_finds_it_done(name: str) 
     assert together(program) == [expected] * 2
 
 
-def test_loops_over_requests_of_a_revoked_communicator_end() -> None:
-    def program(comm: Communicator) -> None:
-        with comm.dup() as other:
-            requests = [other.irecv(np.zeros(1), comm.rank, tag) for tag in range(3)]
-            other.revoke()
-            for _ in requests:
-                with pytest.raises(RevokedError):
-                    other.waitany(requests)
-            assert other.waitany(requests) is UNDEFINED
+@on_ranks()
+def test_loops_over_requests_of_a_revoked_communicator_end(comm: Communicator) -> None:
+    with comm.dup() as other:
+        requests = [other.irecv(np.zeros(1), comm.rank, tag) for tag in range(3)]
+        other.revoke()
+        for _ in requests:
             with pytest.raises(RevokedError):
-                other.testall(requests)
+                other.waitany(requests)
+        assert other.waitany(requests) is UNDEFINED
+        with pytest.raises(RevokedError):
+            other.testall(requests)
 
-    together(program)
 
-
-def test_what_is_not_all_done_is_told_of_later() -> None:
+@on_ranks(gives=[1, 1])
+def test_what_is_not_all_done_is_told_of_later(comm: Communicator) -> Any:
     """testall skips none before all are done, as in MPI."""
-
-    def program(comm: Communicator) -> Any:
-        outs = np.zeros((2, 1))
-        requests = [comm.irecv(out, comm.rank, tag) for tag, out in enumerate(outs)]
-        comm.send(np.ones(1), comm.rank, 1)
-        assert not comm.testall(requests)
-        return comm.waitany(requests)
-
-    assert together(program) == [1, 1]
+    outs = np.zeros((2, 1))
+    requests = [comm.irecv(out, comm.rank, tag) for tag, out in enumerate(outs)]
+    comm.send(np.ones(1), comm.rank, 1)
+    assert not comm.testall(requests)
+    return comm.waitany(requests)
 
 
 LOOPS: dict[str, Callable[[Communicator, Any], Any]] = {
@@ -334,33 +313,30 @@ def test_a_loop_of_calls_that_do_not_wait_ends_with_its_peer(name: str) -> None:
     assert launch(main, ranks=2, topology=LAPTOP, memory=MemorySpec("shm"), deadline_s=PATIENT_S)[0] == (1, 1, 8)
 
 
-def test_requests_of_several_communicators_and_handles_wait_together() -> None:
+@on_ranks(gives=[([8] * 3, [[2], [3]], [3])] * 2)
+def test_requests_of_several_communicators_and_handles_wait_together(comm: Communicator) -> Any:
     """Each makes progress by its own communicator; where that cannot be, a sentence says so."""
-
-    def program(comm: Communicator) -> Any:
-        peer, other, outs = 1 - comm.rank, comm.dup(), np.zeros((2, 1))
-        with other:
-            handle = comm.all_reduce(np.full(1, comm.rank + 1.0), async_op=True)
-            requests = [comm.irecv(outs[0], peer), other.irecv(outs[1], peer)]
-            with pytest.raises(TimeoutError, match=r"waitany: no request has ended after 0\.01 s"):
-                comm.waitany(requests, timeout_s=0.01)
-            comm.barrier()
-            for call in (comm.waitany, comm.waitsome, comm.testany, comm.testsome, comm.testall):
-                with pytest.raises(ArgumentError, match=r"a Handle is no request of a message: wait for it by its own"):
-                    call([*requests, handle])
-            for call in (comm.waitall, comm.waitany, comm.testsome):
-                with pytest.raises(ArgumentError, match=r"\w+: a NoneType is no request of a message"):
-                    call([*requests, None])
-            other.send(np.full(1, 3.0), peer)
-            found: list[Any] = [comm.waitany(requests)]
-            requests += [comm.isend(np.full(1, 2.0), peer)]
-            while (some := other.waitsome(requests)) is not None:
-                found += some
-            assert sorted(found) == [0, 1, 2] and comm.testsome(requests) is None
-            *statuses, total = comm.waitall([*requests, handle])
-            return [status.nbytes for status in statuses], outs.tolist(), total.tolist()
-
-    assert together(program) == [([8] * 3, [[2], [3]], [3])] * 2
+    peer, other, outs = 1 - comm.rank, comm.dup(), np.zeros((2, 1))
+    with other:
+        handle = comm.all_reduce(np.full(1, comm.rank + 1.0), async_op=True)
+        requests = [comm.irecv(outs[0], peer), other.irecv(outs[1], peer)]
+        with pytest.raises(TimeoutError, match=r"waitany: no request has ended after 0\.01 s"):
+            comm.waitany(requests, timeout_s=0.01)
+        comm.barrier()
+        for call in (comm.waitany, comm.waitsome, comm.testany, comm.testsome, comm.testall):
+            with pytest.raises(ArgumentError, match=r"a Handle is no request of a message: wait for it by its own"):
+                call([*requests, handle])
+        for call in (comm.waitall, comm.waitany, comm.testsome):
+            with pytest.raises(ArgumentError, match=r"\w+: a NoneType is no request of a message"):
+                call([*requests, None])
+        other.send(np.full(1, 3.0), peer)
+        found: list[Any] = [comm.waitany(requests)]
+        requests += [comm.isend(np.full(1, 2.0), peer)]
+        while (some := other.waitsome(requests)) is not None:
+            found += some
+        assert sorted(found) == [0, 1, 2] and comm.testsome(requests) is None
+        *statuses, total = comm.waitall([*requests, handle])
+        return [status.nbytes for status in statuses], outs.tolist(), total.tolist()
 
 
 def test_what_a_callback_raises_comes_out_of_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,100 +359,84 @@ def test_what_a_callback_raises_comes_out_of_no_wait(monkeypatch: pytest.MonkeyP
     assert sorted(told) == ["of rank 0"] * 2 + ["of rank 1"] * 2
 
 
-def test_the_first_rank_of_a_scan() -> None:
+@on_ranks(gives=[[5], [6], [7]], of=0)
+def test_the_first_rank_of_a_scan(comm: Communicator) -> Any:
     """It gets its own array; of an exclusive one it keeps what was there, as in mpi4py."""
-
-    def program(comm: Communicator) -> Any:
-        arrays = np.full(1, 5.0), np.full(1, 6.0), np.full(1, 7.0)
-        return [*map(list, (comm.scan(arrays[0]), comm.exscan(arrays[1]), comm.exscan(np.ones(1), out=arrays[2])))]
-
-    assert together(program)[0] == [[5], [6], [7]]
+    arrays = np.full(1, 5.0), np.full(1, 6.0), np.full(1, 7.0)
+    return [*map(list, (comm.scan(arrays[0]), comm.exscan(arrays[1]), comm.exscan(np.ones(1), out=arrays[2])))]
 
 
-def test_a_second_thread_is_refused_while_one_is_in_a_collective() -> None:
+@on_ranks(gives=[2, 2])
+def test_a_second_thread_is_refused_while_one_is_in_a_collective(comm: Communicator) -> Any:
     """Nothing has happened then; each thread may have a communicator of its own."""
-
-    def program(comm: Communicator) -> Any:
-        meet, calls = comm._context.session.barrier, comm._runner.sequencer.calls
-        if comm.rank == 0:
-            first = threading.Thread(target=comm.barrier)
-            first.start()
-            while comm._runner.sequencer.calls == calls:
-                time.sleep(0)
-            with pytest.raises(RuntimeError, match="this communicator is in a call in another thread"):
-                comm.all_reduce(np.ones(1))
-            meet(PATIENT_S)
-            first.join()
-        else:
-            meet(PATIENT_S)
-            comm.barrier()
-        return comm.all_reduce(np.ones(1))[0]
-
-    assert together(program) == [2, 2]
-
-
-def test_a_matched_message_is_its_own_receives_alone() -> None:
-    """Small and large ones, which lie in the mailbox until they are received."""
-
-    def program(comm: Communicator) -> Any:
-        peer = 1 - comm.rank
-        for size in (1, 1 << 20):
-            x, out = np.full(size, comm.rank + 1.0), np.zeros(size)
-            first, second = comm.isend(x, peer, 1), comm.isend(x * 10, peer, 1)
-            message = comm.mprobe(peer, 1)
-            assert message.status == (peer, 1, 8 * size)
-            later = comm.irecv(out, peer, 1)
-            kept = np.zeros(size)
-            assert message.recv(kept) == message.status and (kept == peer + 1).all()
-            assert later.wait() == message.status and (out == 10 * (peer + 1)).all()
-            with pytest.raises(ArgumentError, match="received once"):
-                message.recv(kept)
-            comm.waitall([first, second])
-            assert comm.improbe(peer, 1) is None
-            comm.barrier()  # the peer sends no more before
-        comm.send(np.ones(2), peer)
-        with pytest.raises(TruncationError):
-            comm.mprobe(peer).recv(np.zeros(1))
+    meet, calls = comm._context.session.barrier, comm._runner.sequencer.calls
+    if comm.rank == 0:
+        first = threading.Thread(target=comm.barrier)
+        first.start()
+        while comm._runner.sequencer.calls == calls:
+            time.sleep(0)
+        with pytest.raises(RuntimeError, match="this communicator is in a call in another thread"):
+            comm.all_reduce(np.ones(1))
+        meet(PATIENT_S)
+        first.join()
+    else:
+        meet(PATIENT_S)
         comm.barrier()
-
-    together(program)
-
-
-def test_persistent_messages_send_what_their_array_holds_now() -> None:
-    def program(comm: Communicator) -> list[float]:
-        peer, x, out, came = 1 - comm.rank, np.zeros(3), np.zeros(3), []
-        leaving, coming = comm.send_init(x, peer, 4), comm.recv_init(out, peer, 4)
-        for turn in range(3):
-            x[:] = turn + comm.rank
-            comm.waitall([leaving.start(), coming.start()])
-            came.append(out[0])
-        return came
-
-    assert together(program) == [[1, 2, 3], [0, 1, 2]]
+    return comm.all_reduce(np.ones(1))[0]
 
 
-def test_all_to_allw_moves_arrays_of_several_dtypes() -> None:
-    def program(comm: Communicator) -> list[Any]:
-        out = [np.zeros(2, np.int16), np.zeros(3)] if comm.rank == 0 else [np.zeros(1, np.float32), np.zeros(2, "S3")]
-        x = {0: [np.array([1, 2], np.int16), np.array([3], np.float32)], 1: [np.ones(3), np.array([b"abc", b"de"])]}
-        with pytest.raises(ArgumentError, match="x is a list of 2 arrays"):
-            comm.all_to_allw(np.zeros(2), out)  # type: ignore[arg-type]
-        return [each.tolist() for each in comm.all_to_allw(x[comm.rank], out)]
+@on_ranks()
+def test_a_matched_message_is_its_own_receives_alone(comm: Communicator) -> Any:
+    """Small and large ones, which lie in the mailbox until they are received."""
+    peer = 1 - comm.rank
+    for size in (1, 1 << 20):
+        x, out = np.full(size, comm.rank + 1.0), np.zeros(size)
+        first, second = comm.isend(x, peer, 1), comm.isend(x * 10, peer, 1)
+        message = comm.mprobe(peer, 1)
+        assert message.status == (peer, 1, 8 * size)
+        later = comm.irecv(out, peer, 1)
+        kept = np.zeros(size)
+        assert message.recv(kept) == message.status and (kept == peer + 1).all()
+        assert later.wait() == message.status and (out == 10 * (peer + 1)).all()
+        with pytest.raises(ArgumentError, match="received once"):
+            message.recv(kept)
+        comm.waitall([first, second])
+        assert comm.improbe(peer, 1) is None
+        comm.barrier()  # the peer sends no more before
+    comm.send(np.ones(2), peer)
+    with pytest.raises(TruncationError):
+        comm.mprobe(peer).recv(np.zeros(1))
+    comm.barrier()
 
-    assert together(program) == [[[1, 2], [1, 1, 1]], [[3], [b"abc", b"de"]]]
+
+@on_ranks(gives=[[1, 2, 3], [0, 1, 2]])
+def test_persistent_messages_send_what_their_array_holds_now(comm: Communicator) -> list[float]:
+    peer, x, out, came = 1 - comm.rank, np.zeros(3), np.zeros(3), []
+    leaving, coming = comm.send_init(x, peer, 4), comm.recv_init(out, peer, 4)
+    for turn in range(3):
+        x[:] = turn + comm.rank
+        comm.waitall([leaving.start(), coming.start()])
+        came.append(out[0])
+    return came
 
 
-def test_bytes_are_elements_of_the_receivers_dtype() -> None:
+@on_ranks(gives=[[[1, 2], [1, 1, 1]], [[3], [b"abc", b"de"]]])
+def test_all_to_allw_moves_arrays_of_several_dtypes(comm: Communicator) -> list[Any]:
+    out = [np.zeros(2, np.int16), np.zeros(3)] if comm.rank == 0 else [np.zeros(1, np.float32), np.zeros(2, "S3")]
+    x = {0: [np.array([1, 2], np.int16), np.array([3], np.float32)], 1: [np.ones(3), np.array([b"abc", b"de"])]}
+    with pytest.raises(ArgumentError, match="x is a list of 2 arrays"):
+        comm.all_to_allw(np.zeros(2), out)  # type: ignore[arg-type]
+    return [each.tolist() for each in comm.all_to_allw(x[comm.rank], out)]
+
+
+@on_ranks()
+def test_bytes_are_elements_of_the_receivers_dtype(comm: Communicator) -> None:
     """In messages and where a dtype is none of those that plans name: ranks compare only sizes."""
-
-    def program(comm: Communicator) -> None:
-        its = [np.ones(2, ">f4"), np.array([b"abcd", b"efgh"])]
-        found = comm.all_gather(its[comm.rank])
-        assert found.dtype == its[comm.rank].dtype and found.tobytes() == its[0].tobytes() + its[1].tobytes()
-        comm.sendrecv(np.ones(2, np.float32), 1 - comm.rank, out := np.zeros(2, np.int32), 1 - comm.rank)
-        assert out.tolist() == [0x3F800000] * 2
-
-    together(program)
+    its = [np.ones(2, ">f4"), np.array([b"abcd", b"efgh"])]
+    found = comm.all_gather(its[comm.rank])
+    assert found.dtype == its[comm.rank].dtype and found.tobytes() == its[0].tobytes() + its[1].tobytes()
+    comm.sendrecv(np.ones(2, np.float32), 1 - comm.rank, out := np.zeros(2, np.int32), 1 - comm.rank)
+    assert out.tolist() == [0x3F800000] * 2
 
 
 @pytest.mark.parametrize("memory", ["shm", "emulated"])

@@ -12,7 +12,7 @@ from collectives import PROC_NULL, Communicator
 from collectives.communicator.arrays import check_distinct
 from cxlemu._native import apart
 from cxlemu.errors import ArgumentError
-from tests.helpers.worlds import together
+from tests.helpers.worlds import on_ranks, together
 
 LARGE = 3_000_000  # bytes: more than one segment of a message
 
@@ -99,40 +99,36 @@ def test_sendrecv_refuses_buffers_that_overlap(kind: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["native", "reference"])
-def test_coalesced_calls_on_one_array_run_in_order(engine: str) -> None:
-    def program(comm: Communicator) -> None:
-        x, y = np.full(4, comm.rank + 1.0), np.zeros(8)
-        with comm.coalesce() as batch:
-            batch.all_reduce(x)  # 3
-            batch.all_reduce(x[1:])  # 6
-            batch.all_reduce(x[2:].view(np.int64)[:0])
-            batch.all_reduce(x[2:])  # 12
-        assert x.tolist() == [3, 6, 12, 12]
-        with comm.coalesce() as batch:
-            batch.all_gather(x, y)
-            batch.all_gather(y[:1], x[:2])
-            batch.all_gather(x[1:2], y[2:4])
-        assert x.tolist() == [3, 3, 12, 12] and y.tolist() == [3, 6, 3, 3, 3, 6, 12, 12]
-        assert [each.tolist() for each in comm.all_reduce_many([x, x[:1], x[1:2]])] == [[12, 12, 24, 24], [12], [12]]
-        twice = [np.ones(2)] * 2 if comm.rank == 0 else [np.zeros(2), np.zeros(2)]
-        assert [each.tolist() for each in comm.broadcast_many(twice)] == [[1, 1], [1, 1]]
-        whole = np.arange(4) if comm.rank == 0 else np.zeros(4, np.int64)
-        comm.broadcast_many([whole, whole[2:], whole[::2]])
-        assert whole.tolist() == [0, 1, 2, 3]
-
-    together(program, engine=engine)
+@on_ranks(asks="engine")
+def test_coalesced_calls_on_one_array_run_in_order(comm: Communicator) -> None:
+    x, y = np.full(4, comm.rank + 1.0), np.zeros(8)
+    with comm.coalesce() as batch:
+        batch.all_reduce(x)  # 3
+        batch.all_reduce(x[1:])  # 6
+        batch.all_reduce(x[2:].view(np.int64)[:0])
+        batch.all_reduce(x[2:])  # 12
+    assert x.tolist() == [3, 6, 12, 12]
+    with comm.coalesce() as batch:
+        batch.all_gather(x, y)
+        batch.all_gather(y[:1], x[:2])
+        batch.all_gather(x[1:2], y[2:4])
+    assert x.tolist() == [3, 3, 12, 12] and y.tolist() == [3, 6, 3, 3, 3, 6, 12, 12]
+    assert [each.tolist() for each in comm.all_reduce_many([x, x[:1], x[1:2]])] == [[12, 12, 24, 24], [12], [12]]
+    twice = [np.ones(2)] * 2 if comm.rank == 0 else [np.zeros(2), np.zeros(2)]
+    assert [each.tolist() for each in comm.broadcast_many(twice)] == [[1, 1], [1, 1]]
+    whole = np.arange(4) if comm.rank == 0 else np.zeros(4, np.int64)
+    comm.broadcast_many([whole, whole[2:], whole[::2]])
+    assert whole.tolist() == [0, 1, 2, 3]
 
 
-def test_arrays_of_several_dtypes_that_share_memory_run_in_order() -> None:
-    def program(comm: Communicator) -> None:
-        x, y = np.ones(2, np.int32), np.zeros(4, np.float32)
-        # Calls 0 and 2 are of one dtype; call 2 writes what call 1 reads.
-        comm.all_gather_many(
-            [np.ones(2, np.float32), x, np.full(1, 2, np.float32)], [y, out := np.zeros(4, np.int32), x.view("f4")]
-        )
-        assert out.tolist() == [1, 1, 1, 1] and x.view("f4").tolist() == [2, 2]
-
-    together(program)
+@on_ranks()
+def test_arrays_of_several_dtypes_that_share_memory_run_in_order(comm: Communicator) -> None:
+    x, y = np.ones(2, np.int32), np.zeros(4, np.float32)
+    # Calls 0 and 2 are of one dtype; call 2 writes what call 1 reads.
+    comm.all_gather_many(
+        [np.ones(2, np.float32), x, np.full(1, 2, np.float32)], [y, out := np.zeros(4, np.int32), x.view("f4")]
+    )
+    assert out.tolist() == [1, 1, 1, 1] and x.view("f4").tolist() == [2, 2]
 
 
 def test_pairs_are_apart_where_none_lies_among_the_arrays_of_another() -> None:

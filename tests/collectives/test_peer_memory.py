@@ -3,28 +3,23 @@
 import errno
 import os
 import subprocess
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.algorithms.catalog import build, recipe
 from collectives.builder.carriers import HeapCarrier
-from collectives.communicator.calls.operations import Planned
-from collectives.communicator.calls.planner import CallArguments
 from collectives.communicator.calls.transport import check_transport, in_processes, layout_in_processes
 from collectives.communicator.communicator import Communicator
 from collectives.communicator.heap.heap_blocks import lines
 from cxlemu import _native
 from cxlemu.accelerator.arrays import FakeArray
 from cxlemu.accelerator.fake import FakeDevice
-from cxlemu.cli import main as cxlemu
 from cxlemu.engines.native import NativeEngine
 from cxlemu.engines.peer_memory import PeerMemory
 from cxlemu.engines.reference import ReferenceEngine
@@ -57,16 +52,17 @@ from faults.lockstep.orders import in_random_order, slow
 from faults.prove.calls import prove_calls
 from faults.prove.sequences import among_others
 from faults.verdict import Verdict
-from tests.helpers.expected import COLLECTIVES, REDUCTIONS, expected, input_bytes
+from tests.helpers import worlds
+from tests.helpers.commands import cxlemu
+from tests.helpers.expected import COLLECTIVES, REDUCTIONS, assert_right, expected, input_bytes, some_inputs
 from tests.helpers.tiers import PATIENT_S, examples
+from tests.helpers.worlds import Program, calls_of
 
 ONE_HOST, COHERENT = Topology.load("one-host-four-ranks"), MemorySpec("shm")
 MOVES = tuple(collective for collective in COLLECTIVES if collective not in ("barrier", "send"))
 ANYWHERE: dict[str, Any] = {"host_cache": None, "host": 0, "rank": 0}
 LARGE = 2_200_000  # elements of an f32 that auto takes from process to process
 FEW_ROUNDS = 1 << 20  # of region_bytes, where such arrays go through the pool
-
-Program = Callable[[Communicator], Any]
 
 
 def _main(context: RankContext, program: Program, engine: str, region_bytes: int) -> Any:
@@ -75,17 +71,13 @@ def _main(context: RankContext, program: Program, engine: str, region_bytes: int
 
 
 def together(
-    program: Program,
-    ranks: int = 3,
-    *,
-    engine: str = "native",
-    how: Any = "threads",
-    region_bytes: int = 1 << 16,
-    heap_bytes: Any = None,
+    program: Program, ranks: int = 3, *, engine: str = "native", region_bytes: int = 1 << 16, **where: Any
 ) -> list[Any]:
     main = partial(_main, program=program, engine=engine, region_bytes=region_bytes)
-    its: dict[str, Any] = {"topology": ONE_HOST, "memory": COHERENT, "heap_bytes": heap_bytes}
-    return launch(main, ranks=ranks, how=how, deadline_s=PATIENT_S, **its)
+    return launch(main, ranks=ranks, topology=ONE_HOST, memory=COHERENT, deadline_s=PATIENT_S, **where)
+
+
+on_ranks = partial(worlds.on_ranks, by=together)
 
 
 # --- results ------------------------------------------------------------------------------------------------------
@@ -138,29 +130,25 @@ def test_results_are_those_of_the_contracts(how: str, engine: str, ranks: int) -
     assert together(wrong_results, ranks, engine=engine, how=how) == [[]] * ranks
 
 
-def test_large_operands_of_a_fold_come_piece_by_piece() -> None:
-    def program(comm: Communicator) -> bool:
-        x = np.arange(500_001, dtype=np.int64) * (comm.rank + 1)  # two pieces of a stage, and a rest
-        return bool((comm.all_reduce(x, variant="zero_copy") == np.arange(500_001) * 6).all())
-
-    assert together(program, 3) == [True] * 3
+@on_ranks(3, gives=[True] * 3)
+def test_large_operands_of_a_fold_come_piece_by_piece(comm: Communicator) -> bool:
+    x = np.arange(500_001, dtype=np.int64) * (comm.rank + 1)  # two pieces of a stage, and a rest
+    return bool((comm.all_reduce(x, variant="zero_copy") == np.arange(500_001) * 6).all())
 
 
-def test_an_input_may_change_when_its_call_returns() -> None:
-    def program(comm: Communicator) -> list[bool]:
-        x, y = np.empty(20_000, np.int32), np.empty((comm.size, 20_000), np.int32)
-        right = []
-        for number in range(30):
-            x[:] = np.arange(20_000) * number + comm.rank
-            comm.all_gather(x, out=y, variant="zero_copy")
-            x[:] = -1
-            right.append(all((y[k] == np.arange(20_000) * number + k).all() for k in range(comm.size)))
-            x[:] = number + comm.rank
-            comm.all_reduce(x, variant="zero_copy")
-            right.append((x == comm.size * number + sum(range(comm.size))).all())
-        return right
-
-    assert together(program) == [[True] * 60] * 3
+@on_ranks(gives=[[True] * 60] * 3)
+def test_an_input_may_change_when_its_call_returns(comm: Communicator) -> list[bool]:
+    x, y = np.empty(20_000, np.int32), np.empty((comm.size, 20_000), np.int32)
+    right = []
+    for number in range(30):
+        x[:] = np.arange(20_000) * number + comm.rank
+        comm.all_gather(x, out=y, variant="zero_copy")
+        x[:] = -1
+        right.append(all((y[k] == np.arange(20_000) * number + k).all() for k in range(comm.size)))
+        x[:] = number + comm.rank
+        comm.all_reduce(x, variant="zero_copy")
+        right.append((x == comm.size * number + sum(range(comm.size))).all())
+    return right
 
 
 RING = Layout(3, 2, 2, 1024, 8, 256)
@@ -192,12 +180,10 @@ def test_arrays_of_peers_are_right_in_any_order_of_steps(collective: str, data: 
     here = data.draw(st.frozensets(st.integers(0, 2))) if collective not in ("all_to_all", "broadcast") else frozenset()
     plan, seed = plan_in_processes(call, here), data.draw(st.integers(0, 99))
     rng = np.random.default_rng(seed)
-    program = [(plan, [rng.integers(0, 256, input_bytes(call, r), np.uint8) for r in range(3)]) for _ in range(3)]
+    program = [(plan, some_inputs(call, rng)) for _ in range(3)]
     order = data.draw(st.sampled_from([in_random_order(seed), slow(seed % 3)]))
     world = Lockstep(RING, memory=COHERENT, order=order, mapped=True)
-    for (_, inputs), outputs in zip(program, world.calls(program), strict=True):
-        for got, wanted in zip(outputs, expected(call, inputs), strict=True):
-            assert got.tobytes() == wanted.tobytes()
+    assert_right(world, program)
 
 
 # --- proofs -------------------------------------------------------------------------------------------------------
@@ -227,12 +213,8 @@ def test_addresses_are_not_stored_over_a_payload_that_a_late_rank_has_not_taken(
     line = build(recipe("broadcast", "line"), layout, Call("broadcast", "line", 3, 48))
     plans = [*[line] * RING.slots, plan_in_processes(Call("all_gather", "zero_copy", 3, 64))]
     rng = np.random.default_rng(0)
-    inputs = [[rng.integers(0, 256, input_bytes(plan.call, rank), np.uint8) for rank in range(3)] for plan in plans]
     world = Lockstep(layout, memory=COHERENT, order=slow(1), mapped=True)
-    program = list(zip(plans, inputs, strict=True))
-    for (plan, brought), outputs in zip(program, world.calls(program), strict=True):
-        for got, wanted in zip(outputs, expected(plan.call, brought), strict=True):
-            assert got.tobytes() == wanted.tobytes()
+    assert_right(world, [(plan, some_inputs(plan.call, rng)) for plan in plans])
 
 
 def test_a_plan_that_stores_addresses_without_waiting_for_the_slot_is_not_proved(monkeypatch: Any) -> None:
@@ -246,15 +228,7 @@ def test_a_plan_that_stores_addresses_without_waiting_for_the_slot_is_not_proved
 
 def test_large_arrays_travel_so_by_themselves_and_others_through_the_pool() -> None:
     def program(comm: Communicator) -> list[str]:
-        taken: list[str] = []
-        planned = comm._planner.collective
-
-        def watched(asked: CallArguments, **how: Any) -> Planned:
-            its = planned(asked, **how)
-            taken.append(f"{its.call.algorithm}{' in process' * bool(its.call.heap and its.call.heap.in_process)}")
-            return its
-
-        comm._planner.collective = watched  # type: ignore[method-assign]
+        taken = calls_of(comm)
         large, small = np.zeros(LARGE, np.float32), np.zeros(30_000, np.float32)
         pooled = comm.heap.zeros(30_000, np.float32)
         taken.clear()
@@ -266,19 +240,17 @@ def test_large_arrays_travel_so_by_themselves_and_others_through_the_pool() -> N
         comm.all_gather(pooled)
         comm.scan(large)
         assert comm.choice("all_gather", 4 * LARGE).variant == "zero_copy"
-        return taken
+        return [its.algorithm + " in process" * bool(its.heap and its.heap.in_process) for its in taken]
 
     so = "zero_copy in process"
     shown = together(program, 2, region_bytes=FEW_ROUNDS)
     assert shown == [[so, "all", so, "all", "all", "zero_copy", "all"]] * 2
 
 
-def test_arrays_of_a_device_go_through_the_pool() -> None:
-    def program(comm: Communicator) -> list[float]:
-        x = FakeArray.of(FakeDevice(comm.rank), np.full(LARGE, comm.rank + 1.0, np.float32))
-        return comm.all_gather(x).get()[:, -1].tolist()
-
-    assert together(program, 2, region_bytes=FEW_ROUNDS) == [[1.0, 2.0]] * 2
+@on_ranks(2, region_bytes=FEW_ROUNDS, gives=[[1.0, 2.0]] * 2)
+def test_arrays_of_a_device_go_through_the_pool(comm: Communicator) -> list[float]:
+    x = FakeArray.of(FakeDevice(comm.rank), np.full(LARGE, comm.rank + 1.0, np.float32))
+    return comm.all_gather(x).get()[:, -1].tolist()
 
 
 def pool_bytes_changed(comm: Communicator) -> tuple[int, list[bool]]:
@@ -476,13 +448,28 @@ def test_what_a_rank_writes_to_its_region_is_in_its_array(engine: str) -> None:
 
 
 def test_run_says_that_copies_go_from_process_to_process() -> None:
-    arguments = "run all_gather all_to_all -n 2 -c one-host-four-ranks --backend shm --iters 1 -b 16M -e 16M"
-    ran = CliRunner().invoke(cxlemu, [*arguments.split(), "--transport", "process"])
-    assert ran.exit_code == 0, ran.output
+    words = [
+        "run",
+        "all_gather",
+        "all_to_all",
+        "-n",
+        "2",
+        "-c",
+        "one-host-four-ranks",
+        "--backend",
+        "shm",
+        "--iters",
+        "1",
+        "-b",
+        "16M",
+        "-e",
+        "16M",
+    ]
+    ran = cxlemu(*words, "--transport", "process", code=0)
     assert "# copies   from process to process, arrays of 8 MiB and more" in ran.output
     assert ran.output.count("zero_copy") == 2
-    ran = CliRunner().invoke(cxlemu, arguments.split())
-    assert ran.exit_code == 0 and "copies" not in ran.output and "zero_copy" not in ran.output
+    ran = cxlemu(*words, code=0)
+    assert "copies" not in ran.output and "zero_copy" not in ran.output
 
 
 @pytest.mark.parametrize(
@@ -490,7 +477,5 @@ def test_run_says_that_copies_go_from_process_to_process() -> None:
     [("", "it needs coherent shared memory"), ("--backend shm -c laptop", "hosts have nothing but the pool")],
 )
 def test_run_refuses_it_in_a_sentence(flags: str, why: str) -> None:
-    asked = ["run", "all_gather", "-n", "2", "-c", "one-host-four-ranks", "--transport", "process", *flags.split()]
-    ran = CliRunner().invoke(cxlemu, asked)
-    assert ran.exit_code == 2
-    assert why in " ".join(ran.output.split())
+    words = ["run", "all_gather", "-n", "2", "-c", "one-host-four-ranks", "--transport", "process"]
+    assert why in " ".join(cxlemu(*words, *flags.split(), code=2).output.split())

@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,6 @@ from collectives.algorithms.catalog import build, load_algorithm, load_plan, own
 from collectives.algorithms.choose import PUSH_MIN_BYTES
 from collectives.builder import PUSH, Builder
 from collectives.builder.recipes import Recipe, algorithm, with_checksums
-from collectives.communicator.calls.operations import Planned
-from collectives.communicator.calls.planner import CallArguments
 from collectives.communicator.communicator import Communicator
 from collectives.in_heap import gives_up
 from cxlemu import _native
@@ -43,9 +42,9 @@ from faults.verdict import Verdict
 from faults.zero_copy_calls import HEAP_OUTPUT, lent_if_zero_copy, placed, with_heap
 from tests.helpers import worlds
 from tests.helpers.card_files import MIB, blank_cards, pool_of
-from tests.helpers.expected import COLLECTIVES, expected, input_bytes
+from tests.helpers.expected import COLLECTIVES, assert_right, expected, some_inputs
 from tests.helpers.tiers import examples
-from tests.helpers.worlds import Program
+from tests.helpers.worlds import Program, calls_of
 
 SIX_CARDS = Topology.load("six-cards")
 COHERENT = MemorySpec("shm")
@@ -68,6 +67,9 @@ Array = NDArray[Any]
 def together(program: Program, ranks: int = 2, *, world: str = "native, shm", **given: Any) -> list[Any]:
     engine, memory = WORLDS[world]
     return worlds.together(program, ranks, memory, engine, topology=SIX_CARDS, region_bytes=1 << 16, **given)
+
+
+on_ranks = partial(worlds.on_ranks, by=together)
 
 
 def untold(call: Call, its: Recipe | None = None) -> Call:
@@ -178,14 +180,12 @@ def test_results_are_right_on_real_cards(tmp_path: Path, how: Any) -> None:
 def test_results_are_right_in_any_order_of_steps(collective: str, data: st.DataObject) -> None:
     seed, mapped = data.draw(st.integers(0, 99)), data.draw(st.booleans())
     plan, rng = pushed(collective, data.draw(st.sampled_from([0, 64, 192, 1024]))), np.random.default_rng(seed)
-    program = [(plan, [rng.integers(0, 256, input_bytes(plan.call, r), np.uint8) for r in range(3)]) for _ in range(3)]
+    program = [(plan, some_inputs(plan.call, rng)) for _ in range(3)]
     memory = COHERENT if mapped else data.draw(st.sampled_from([MemorySpec(), MemorySpec(seed=seed, rates=WILD)]))
     order = data.draw(st.sampled_from([in_random_order(seed), slow(seed % 3)]))
     hosts = data.draw(st.sampled_from([(0, 1, 2), (0, 0, 1), (0, 1, 1)]))
     world = Lockstep(LAYOUT, memory=memory, order=order, mapped=mapped, hosts=hosts)
-    for (_, inputs), outputs in zip(program, world.calls(program), strict=True):
-        for got, wanted in zip(outputs, expected(plan.call, inputs), strict=True):
-            assert got.tobytes() == wanted.tobytes()
+    assert_right(world, program)
 
 
 # --- proofs, and mistakes -----------------------------------------------------------------------------------------
@@ -233,8 +233,7 @@ def test_lines_that_are_not_given_up_replace_what_peers_wrote(collective: str) -
     wrong, wrong_seeds = without_first_invalidate(right, giver), set()
     for plan in (right, wrong):
         for seed in range(12):
-            rng = np.random.default_rng(seed)
-            inputs = [rng.integers(0, 256, input_bytes(plan.call, r), np.uint8) for r in range(3)]
+            inputs = some_inputs(plan.call, np.random.default_rng(seed))
             world = Lockstep(LAYOUT, memory=MemorySpec(seed=seed, rates=WILD), order=in_random_order(seed))
             outputs = [world.call(plan, inputs) for _ in range(2)][-1]
             same = all(o.tobytes() == w.tobytes() for o, w in zip(outputs, expected(plan.call, inputs), strict=True))
@@ -481,7 +480,6 @@ def test_an_algorithm_of_ones_own_has_a_block_for_each_result() -> None:
             pass
 
     own = own_recipe(one_block, "one_block", "a.py:one_block")
-    assert own is not None
     call = Call("all_gather", own.name, 3, 64, heap=InHeap(None, output=0, told=True))
     with pytest.raises(BuilderError, match=r"each rank's result has its block: rounds\(..., blocks=3\)"):
         build(own, LAYOUT, call).part(0)
@@ -494,14 +492,7 @@ def test_whole_results_of_the_pool_are_written_by_peers_where_that_pays() -> Non
     elements = PUSH_MIN_BYTES // 4
 
     def program(comm: Communicator) -> list[Any]:
-        taken: list[Any] = []
-        planned = comm._planner.collective
-
-        def watched(asked: CallArguments) -> Planned:
-            taken.append((its := planned(asked)).call.algorithm)
-            return its
-
-        comm._planner.collective = watched  # type: ignore[method-assign]
+        taken = calls_of(comm)
         out, x = comm.heap.zeros((2, elements), np.float32), np.full(elements, comm.rank + 1, np.float32)
         taken.clear()
         comm.all_gather(x, out=out)
@@ -513,7 +504,7 @@ def test_whole_results_of_the_pool_are_written_by_peers_where_that_pays() -> Non
         comm.all_gather(x[:-1], out=comm.heap.empty((2, elements - 1), np.float32))
         comm.gather(x, out=out if comm.rank == 0 else None)  # of whose result rank 1 knows nothing
         comm.scatter(out if comm.rank == 1 else None, out=comm.heap.empty(elements, np.float32), root=1)
-        return [right, *(each for each in taken if each != "line")]
+        return [right, *(call.algorithm for call in taken if call.algorithm != "line")]
 
     assert together(program, heap_bytes=64 * MIB) == [[True, "push", "push", *5 * ["all"]]] * 2
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from collectives.cli.cells import RowsByCollective
 from collectives.cli.run_report import RunReport
@@ -19,13 +19,13 @@ from collectives.sweep import sweep as bench
 from collectives.sweep.measure import Finished, run_sweep
 from collectives.sweep.sweep import Case, MeasuredRank, Sweep, WrongElement, last_size
 from cxlemu.choices import DTYPE_KINDS, OPS_OF_KIND
-from cxlemu.cli import main
 from cxlemu.errors import DeadlineError
 from cxlemu.memory import MemorySpec
 from cxlemu.plan import Call
 from cxlemu.pool import numa, segments
 from cxlemu.topology import Topology, shipped_configs
 from cxlemu.world import launch
+from tests.helpers.commands import cxlemu
 from tests.helpers.tiers import PATIENT_S
 
 QUICK = ["--launch", "threads", "--config", "laptop", "--iters", "2", "--deadline-s", str(PATIENT_S)]
@@ -84,8 +84,7 @@ def silent(b: Builder) -> None:
 
 def run(*arguments: str, code: int = 0) -> Result:
     mine = f"{os.getpid()}-"
-    result = CliRunner().invoke(main, ["run", *QUICK, *arguments])
-    assert result.exit_code == code, result.output
+    result = cxlemu("run", *QUICK, *arguments, code=code)
     assert not [name for name in segments.pool_names() if name.startswith(mine)]
     return result
 
@@ -367,9 +366,7 @@ def test_a_full_stdout_is_one_sentence(arguments: list[str], unbuffered: str) ->
 def test_a_closed_pipe_is_quiet(verb: str) -> None:
     command = [sys.executable, "-m", "cxlemu", *verb.split()]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
         process.stdout.close()
-        assert process.stderr is not None
         assert process.stderr.read() == b""
     assert process.returncode == 141  # as shells report SIGPIPE: neither right nor wrong
 

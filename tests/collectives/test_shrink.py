@@ -6,7 +6,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -31,7 +31,7 @@ from cxlemu.errors import (
     RevokedError,
     RunError,
 )
-from cxlemu.memory import HostCache, MemorySpec
+from cxlemu.memory import WORST_CASE, HostCache, MemorySpec
 from cxlemu.memory.protocol import HostMemory
 from cxlemu.pool import board as board_module
 from cxlemu.pool.ballots import BallotAction
@@ -45,28 +45,19 @@ from cxlemu.world.outcome import Outcome
 from tests.helpers.card_files import MIB, blank_cards, pool_of
 from tests.helpers.shrinking import ARENA, BOARD_OFFSET, SESSION_OFFSET, Scheduled, Survivor, rooms_of, schedules
 from tests.helpers.tiers import PATIENT_S
+from tests.helpers.worlds import Program
 
 LAPTOP = Topology.load("laptop")
 NOTICE_S = 4.0  # until a dead rank is noticed; a living one may have to wait as long for a core
 
-Program = Callable[[Communicator], Any]
-
 
 def together(
-    program: Program,
-    ranks: int,
-    *,
-    how: Any = "threads",
-    spec: MemorySpec | None = None,
-    topology: Any = LAPTOP,
-    deadline_s: float = NOTICE_S,
+    program: Program, ranks: int, *, spec: MemorySpec = WORST_CASE, deadline_s: float = NOTICE_S, **where: Any
 ) -> Outcome[Any]:
     """What became of every rank, where those that died stop nobody."""
+    where = {"topology": None if spec.kind == "dax" else LAPTOP} | where
     main = partial(_main, program=program, deadline_s=deadline_s)
-    topology = topology if spec is None or spec.kind != "dax" else None
-    return launch_survivors(
-        main, ranks=ranks, topology=topology, memory=spec or MemorySpec(), how=how, deadline_s=PATIENT_S
-    )
+    return launch_survivors(main, ranks=ranks, memory=spec, deadline_s=PATIENT_S, **where)
 
 
 def _main(context: RankContext, program: Program, deadline_s: float) -> Any:
@@ -108,7 +99,6 @@ def _lose_and_go_on(comm: Communicator, victims: dict[int, int]) -> tuple[tuple[
     y = comm.heap.full(3, me, np.float64)
     comm.all_reduce(y)
     half = comm.split(color=me % 2)
-    assert half is not None
     return comm.members, [*everyone.ravel().tolist(), int(y[0]), *half.members], lost
 
 

@@ -26,7 +26,7 @@ from cxlemu.plan import Call, Op
 from cxlemu.topology import Topology
 from faults.mutate.asks import loops_of
 from tests.helpers.by_hand import FENCE, signal, wait
-from tests.helpers.commands import cxlemu
+from tests.helpers.commands import cxlemu, with_json
 from tests.helpers.fabric_helpers import plan, read, write
 
 TITAN = Topology.load("titan2-6xcz120")
@@ -68,8 +68,9 @@ def test_a_wrong_plan_computes_wrong_results(tmp_path: Path) -> None:
         "            else:\n"
         "                b.retrieve(b.output(chunk.offset), chunk, b.root)\n"
     )
-    result = cxlemu("simulate", "broadcast", "-b", "64K", "--check", "--algorithm", f"{tmp_path}/hasty.py:hasty")
-    assert result.exit_code == 1
+    result = cxlemu(
+        "simulate", "broadcast", "-b", "64K", "--check", "--algorithm", f"{tmp_path}/hasty.py:hasty", code=1
+    )
     assert "# 1 result, " in result.output
     assert "first wrong: rank 1, call 0, element 0: " in result.output
 
@@ -123,20 +124,17 @@ def test_the_same_command_prints_the_same_bytes(tmp_path: Path) -> None:
     def run(number: int) -> tuple[str, bytes, bytes]:
         files = [tmp_path / f"{number}.json", tmp_path / f"{number}.trace"]
         flags = ["-b", "4K", "-e", "1M", "-f", "16", "--json", str(files[0]), "--trace", str(files[1]), "-v"]
-        result = cxlemu("simulate", "all_gather", "all_reduce", "-c", "titan2-6xcz120", *flags)
-        assert result.exit_code == 0, result.output
+        result = cxlemu("simulate", "all_gather", "all_reduce", "-c", "titan2-6xcz120", *flags, code=0)
         return result.output, files[0].read_bytes(), files[1].read_bytes()
 
     assert run(1) == run(2)
 
 
-def test_the_table_and_json_say_the_same(tmp_path: Path) -> None:
-    file = tmp_path / "rows.json"
-    result = cxlemu("simulate", "all_reduce", "-n", "3", "-b", "1M", "-e", "4M", "-f", "4", "--json", str(file), "-v")
+def test_the_table_and_json_say_the_same() -> None:
+    result, document = with_json("simulate", "all_reduce", "-n", "3", "-b", "1M", "-e", "4M", "-f", "4", "-v")
     lines = result.output.splitlines()
     assert "# ranks    3 ranks on 3 hosts (1+1+1)" in lines
     rows = [line.split() for line in lines if line.startswith(" ")]
-    document = json.loads(file.read_text())
     assert document["config"]["hosts"]["memory"]["latency_ns"] == {"value": 214, "source": "CCCL, local DRAM load"}
     assert [row[0] for row in rows] == [str(row["size_bytes"]) for row in document["rows"]] == ["1048576", "4194304"]
     assert [row[5] for row in rows] == [f"{row['time_us']:.1f}" for row in document["rows"]]
@@ -150,8 +148,7 @@ def test_the_table_and_json_say_the_same(tmp_path: Path) -> None:
 
 
 def test_every_collective_runs_by_default() -> None:
-    result = cxlemu("simulate", "-b", "64K")
-    assert result.exit_code == 0
+    result = cxlemu("simulate", "-b", "64K", code=0)
     assert [line[2:] for line in result.output.splitlines() if line[2:] in COLLECTIVES] == [
         name for name, contract in COLLECTIVES.items() if contract.among_all
     ]
@@ -189,8 +186,7 @@ def test_a_topology_without_a_description_is_its_name() -> None:
 def test_bad_input_is_one_sentence(arguments: list[str], message: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(simulate_cli, "TRACED_INSTRUCTIONS_MAX", 400)
-    result = cxlemu("simulate", *arguments)
-    assert result.exit_code == 2
+    result = cxlemu("simulate", *arguments, code=2)
     assert result.stderr.startswith("cxlemu: ") and message in result.stderr
     assert result.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
@@ -345,8 +341,9 @@ def test_ctrl_c_keeps_the_sizes_that_are_simulated(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(simulate_cli, "simulate_case", third_is_interrupted)
     files = tmp_path / "rows.json", tmp_path / "trace.json"
     sizes = ("-b", "1K", "-e", "4K", "-f", "2")
-    result = cxlemu("simulate", "all_gather", *sizes, "--json", str(files[0]), "--trace", str(files[1]))
-    assert result.exit_code == INTERRUPTED, result.output
+    result = cxlemu(
+        "simulate", "all_gather", *sizes, "--json", str(files[0]), "--trace", str(files[1]), code=INTERRUPTED
+    )
     document = json.loads(files[0].read_text())
     assert document["interrupted"] and [row["size_bytes"] for row in document["rows"]] == [1024, 2048]
     assert json.loads(files[1].read_text())["traceEvents"]

@@ -1,19 +1,15 @@
 """The textbook algorithms of examples/algorithms: proved, explored, mutated, run and simulated like those we ship."""
 
 import itertools
-import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from collectives.algorithms.catalog import build
 from collectives.builder import VARIANTS
 from collectives.contracts import COLLECTIVES
-from cxlemu.cli import main
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Call, Layout
 from cxlemu.plan.text import counts
@@ -25,6 +21,7 @@ from faults.mutate.mutants import mutants
 from faults.mutate.trial import Trial
 from faults.prove.cases import prove_case
 from faults.verdict import Verdict
+from tests.helpers.commands import cxlemu, with_json
 from tests.helpers.textbook import CLAIMS, EXAMPLES, NAMES, PAGES, asked, call, made, small_ring, steps_of, textbook
 
 RANKS = (2, 3, 4, 5, 6, 7, 8, 16)
@@ -132,18 +129,16 @@ def test_threads_run_it(name: str) -> None:
             "all",
             *(["-o", "sum,avg"] if contract.reduces else []),
         ]
-    done = CliRunner().invoke(main, [str(word) for word in words])
-    assert done.exit_code == 0, done.output
+    cxlemu(*words, code=0)
 
 
 @EACH
-def test_it_is_simulated_and_checked(name: str, tmp_path: Path) -> None:
+def test_it_is_simulated_and_checked(name: str) -> None:
     collective = textbook(name).collective
     size = [] if collective == "barrier" else ["-b", "256K"]
     words = ["simulate", *asked(name), "-n", 4, *size, "--check"]
-    done = CliRunner().invoke(main, [str(word) for word in [*words, "--json", tmp_path / "it.json"]])
-    assert done.exit_code == 0, done.output
-    rows = json.loads((tmp_path / "it.json").read_text())["rows"]
+    document = with_json(*words, code=0)[1]
+    rows = document["rows"]
     assert [(row["collective"], row["wrong"]) for row in rows] == [(collective, 0)]
 
 

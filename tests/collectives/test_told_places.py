@@ -34,7 +34,7 @@ from faults.prove.sequences import among_others
 from faults.verdict import Verdict
 from faults.zero_copy_calls import in_heap
 from tests.helpers import worlds
-from tests.helpers.expected import REDUCTIONS, expected, input_bytes
+from tests.helpers.expected import REDUCTIONS, assert_right, some_inputs
 from tests.helpers.tiers import PATIENT_S
 
 MOVES = tuple(name for name, its in COLLECTIVES.items() if its.among_all)
@@ -184,13 +184,11 @@ def test_plans_are_proved_and_keep_their_contract_wherever_arrays_lie(collective
         assert prove_calls(among_others(plan), mapped=mapped, obliges=True).verdict is Verdict.OK
     roomy = replace(layout, heap_card_bytes=layout.heap_card_bytes + (1 << 13))
     plan, rng = build(recipe(collective, "zero_copy"), roomy, call), np.random.default_rng(5)
-    program = [(plan, [rng.integers(0, 256, input_bytes(call, r), np.uint8) for r in range(3)]) for _ in range(3)]
+    program = [(plan, some_inputs(call, rng)) for _ in range(3)]
     for mapped, memory in ((True, MemorySpec("shm")), (False, MemorySpec(seed=3)), (False, MemorySpec())):
         for seed in range(5):
             world = Lockstep(roomy, memory=memory, order=in_random_order(seed), mapped=mapped, apart=131)
-            for (_, inputs), outputs in zip(program, world.calls(program), strict=True):
-                for got, wanted in zip(outputs, expected(call, inputs), strict=True):
-                    assert got.tobytes() == wanted.tobytes()
+            assert_right(world, program)
 
 
 def test_only_doorbells_of_arrays_tell_and_each_is_asked() -> None:
@@ -254,16 +252,15 @@ def test_all_of_a_strip_is_what_a_plan_may_touch() -> None:
 
 
 together = partial(worlds.together, region_bytes=1 << 16, heap_bytes=1 << 20)
+on_ranks = partial(worlds.on_ranks, by=together)
 
 
-def test_an_array_that_fills_the_heap_is_reduced_in_place() -> None:
-    def program(comm: Communicator) -> bool:
-        x = comm.heap.local.empty(1 << 20, np.uint8)
-        x[:] = comm.rank + 1
-        comm.all_reduce(x, variant="zero_copy")
-        return bool((x == 3).all())
-
-    assert together(program) == [True] * 2
+@on_ranks(gives=[True] * 2)
+def test_an_array_that_fills_the_heap_is_reduced_in_place(comm: Communicator) -> bool:
+    x = comm.heap.local.empty(1 << 20, np.uint8)
+    x[:] = comm.rank + 1
+    comm.all_reduce(x, variant="zero_copy")
+    return bool((x == 3).all())
 
 
 @pytest.mark.parametrize("how", [{}, {"integrity": "crc32c"}])
@@ -304,12 +301,10 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_a_rank_whose_array_peers_read_needs_one_in_the_heap(what: str) -> None:
-    def program(comm: Communicator) -> None:
-        with pytest.raises(ArgumentError, match=r"x must be an array that comm\.heap made, or whole elements of one"):
-            REFUSED[what](comm)
-
-    together(program)
+@on_ranks()
+def test_a_rank_whose_array_peers_read_needs_one_in_the_heap(comm: Communicator, what: str) -> None:
+    with pytest.raises(ArgumentError, match=r"x must be an array that comm\.heap made, or whole elements of one"):
+        REFUSED[what](comm)
 
 
 def test_who_lends() -> None:

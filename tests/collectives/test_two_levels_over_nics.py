@@ -5,19 +5,18 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from collectives.algorithms.hierarchical.levels import HIERARCHICAL
 from collectives.sweep.sweep import Sweep
 from collectives.sweep.virtual.notes import flat_notes, free_notes, placement_notes
 from collectives.sweep.virtual.simulated import simulate_case
-from cxlemu.cli import main
 from cxlemu.cost import CostModel
 from cxlemu.topology import Topology
 from cxlemu.topology.clusters import apart, clusters_of, ranks_per_cluster
 from cxlemu.topology.shipped import shipped_configs
 from studies.training.fabrics import Modelled
 from studies.training.symmetric import Symmetric, fabric_of
+from tests.helpers.commands import cxlemu
 
 TEXT = """
 name: ndr-2x2
@@ -43,8 +42,7 @@ BLOCK = 1 << 20
 
 
 def simulated(*words: str) -> str:
-    done = CliRunner().invoke(main, ["simulate", *words], terminal_width=200)
-    assert done.exit_code == 0, done.output
+    done = cxlemu("simulate", *words, terminal_width=200, code=0)
     return " ".join(done.output.split())
 
 
@@ -173,6 +171,5 @@ def test_links_of_machines_without_a_pool_do_not_lead_to_one() -> None:
 
 def test_the_condition_of_two_levels_is_the_real_one(tmp_path: Path) -> None:
     (file := tmp_path / "flat.yaml").write_text(TEXT.replace("over: [nvswitch]", "over: [ib]"))
-    done = CliRunner().invoke(main, ["simulate", "all_gather", "-c", str(file), "--variant", HIERARCHICAL])
-    assert done.exit_code == 2
+    done = cxlemu("simulate", "all_gather", "-c", file, "--variant", HIERARCHICAL, code=2)
     assert "or as many domains of an XLink" in " ".join(done.output.split())

@@ -31,6 +31,7 @@ UNEVEN = [name for name, its in COLLECTIVES.items() if its.uneven]
 
 
 together = partial(worlds.together, memory=MEMORIES["shm"], region_bytes=1 << 14)
+on_ranks = partial(worlds.on_ranks, by=together)
 
 
 def values(rank: int, count: int, seed: int) -> np.ndarray:
@@ -377,14 +378,11 @@ def test_blocks_of_which_no_rank_says_how_large_they_are_are_even() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:the matrix subclass")
-def test_displacements_are_in_elements_whatever_the_arrays_class() -> None:
+@on_ranks(2, gives=[[[2, 3, 12, 13]] * 2, [[0, 1, 10, 11]] * 2])
+def test_displacements_are_in_elements_whatever_the_arrays_class(comm: Communicator) -> list[Any]:
     """A row of np.matrix stays a matrix where it is made flat."""
-
-    def program(comm: Communicator) -> list[Any]:
-        x = np.arange(4.0) + 10 * comm.rank
-        return [
-            np.asarray(comm.all_to_allv(given, np.zeros(4), [2, 2], [2, 2], [2, 0], [0, 2])).tolist()
-            for given in (x, np.matrix(x))
-        ]
-
-    assert together(program, 2) == [[[2, 3, 12, 13]] * 2, [[0, 1, 10, 11]] * 2]
+    x = np.arange(4.0) + 10 * comm.rank
+    return [
+        np.asarray(comm.all_to_allv(given, np.zeros(4), [2, 2], [2, 2], [2, 0], [0, 2])).tolist()
+        for given in (x, np.matrix(x))
+    ]

@@ -13,6 +13,7 @@ from cxlemu import RankContext, Topology, launch
 from cxlemu.memory import MemorySpec
 from cxlemu.unshared import Unshared
 from tests.helpers.tiers import PATIENT_S
+from tests.helpers.worlds import on_ranks
 
 WAYS: dict[str, Callable[[Any], Any]] = {
     "copy": copy.copy,
@@ -99,15 +100,12 @@ def test_everything_says_what_it_is_and_how_it_stands() -> None:
     launch(main, ranks=1, topology=Topology.load("laptop"), memory=MemorySpec("shm"))
 
 
-def test_what_a_communicator_makes_of_arrays_is_copied_as_they_are() -> None:
-    def main(context: RankContext) -> None:
-        with Communicator.world(context) as comm:
-            array = comm.heap.full(4, 7.0)
-            twin = copy.deepcopy(array)
-            twin[:] = 1
-            assert array.tolist() == [7] * 4 and pickle.loads(pickle.dumps(array)).tolist() == [7] * 4
-
-    launch(main, ranks=1, topology=Topology.load("laptop"), memory=MemorySpec("shm"))
+@on_ranks(1)
+def test_what_a_communicator_makes_of_arrays_is_copied_as_they_are(comm: Communicator) -> None:
+    array = comm.heap.full(4, 7.0)
+    twin = copy.deepcopy(array)
+    twin[:] = 1
+    assert array.tolist() == [7] * 4 and pickle.loads(pickle.dumps(array)).tolist() == [7] * 4
 
 
 def test_the_sentence_names_the_class() -> None:

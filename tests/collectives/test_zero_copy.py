@@ -5,6 +5,7 @@ import re
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.algorithms.catalog import build, recipe
-from collectives.communicator.calls.operations import Planned
-from collectives.communicator.calls.planner import CallArguments
 from collectives.communicator.communicator import Communicator
 from collectives.communicator.heap.heap import SymmetricHeap
 from cxlemu.errors import ArgumentError, MismatchError
@@ -26,10 +25,10 @@ from faults.lockstep.lockstep import Lockstep
 from faults.lockstep.orders import in_random_order, slow
 from faults.zero_copy_calls import HEAP_RANK_BYTES, lent, with_heap
 from tests.helpers import worlds
-from tests.helpers.expected import COLLECTIVES, OPS, REDUCTIONS, expected, input_bytes
+from tests.helpers.expected import COLLECTIVES, OPS, REDUCTIONS, assert_right, input_bytes, some_inputs
 from tests.helpers.in_place import may_be_in_place
 from tests.helpers.tiers import PATIENT_S, examples
-from tests.helpers.worlds import Program
+from tests.helpers.worlds import Program, calls_of
 
 LAPTOP, SIX_CARDS = Topology.load("laptop"), Topology.load("six-cards")
 COHERENT, WORST = MemorySpec("shm"), MemorySpec()
@@ -49,6 +48,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 def together(program: Program, ranks: int = 3, *, world: str = "native, shm", **given: Any) -> list[Any]:
     engine, memory = WORLDS[world]
     return worlds.together(program, ranks, memory, engine, topology=SIX_CARDS, region_bytes=1 << 16, **given)
+
+
+on_ranks = partial(worlds.on_ranks, by=together)
 
 
 def made(comm: Communicator, array: np.ndarray) -> np.ndarray:
@@ -190,12 +192,10 @@ def test_arrays_on_the_cards_are_right_in_any_order_of_steps(collective: str, da
     call = replace(call, heap=heap)
     plan, seed = build(recipe(collective, "zero_copy"), layout, call), data.draw(st.integers(0, 99))
     rng = np.random.default_rng(seed)
-    program = [(plan, [rng.integers(0, 256, input_bytes(call, r), np.uint8) for r in range(3)]) for _ in range(3)]
+    program = [(plan, some_inputs(call, rng)) for _ in range(3)]
     order, apart = data.draw(st.sampled_from([in_random_order(seed), slow(seed % 3)])), data.draw(st.integers(0, 300))
     world = Lockstep(layout, memory=COHERENT, order=order, mapped=True, apart=apart)
-    for (_, inputs), outputs in zip(program, world.calls(program), strict=True):
-        for got, wanted in zip(outputs, expected(call, inputs), strict=True):
-            assert got.tobytes() == wanted.tobytes()
+    assert_right(world, program)
 
 
 # --- which calls are zero copy ------------------------------------------------------------------------------------
@@ -203,14 +203,7 @@ def test_arrays_on_the_cards_are_right_in_any_order_of_steps(collective: str, da
 
 def test_whole_arrays_of_the_pool_are_lent_by_themselves_and_others_are_not() -> None:
     def program(comm: Communicator) -> list[str]:
-        taken: list[str] = []
-        planned = comm._planner.collective
-
-        def watched(asked: CallArguments) -> Planned:
-            taken.append((its := planned(asked)).call.algorithm)
-            return its
-
-        comm._planner.collective = watched  # type: ignore[method-assign]
+        taken = calls_of(comm)
         x = comm.heap.zeros((comm.size, 40_000), np.float32)
         small = comm.heap.zeros(4, np.float32)
         taken.clear()
@@ -222,18 +215,16 @@ def test_whole_arrays_of_the_pool_are_lent_by_themselves_and_others_are_not() ->
         comm.all_to_all(x, x)
         comm.scatter(x if comm.rank == 0 else None, np.empty(40_000, np.float32))
         comm.all_gather(small)
-        return taken
+        return [call.algorithm for call in taken]
 
     zero, rest = ["zero_copy"] * 3, ["all", "all", "all", "all", "line"]
     assert together(program, 2) == [zero + rest] * 2
 
 
-def test_collectives_without_zero_copy_take_arrays_of_the_pool_as_any_others() -> None:
-    def program(comm: Communicator) -> list[float]:
-        x = comm.heap.full(40_000, comm.rank + 1.0, np.float32)
-        return [float(comm.scan(x)[-1]), float(comm.all_gatherv(x)[-1])]
-
-    assert together(program, 2) == [[1.0, 3.0], [3.0, 3.0]]
+@on_ranks(2, gives=[[1.0, 3.0], [3.0, 3.0]])
+def test_collectives_without_zero_copy_take_arrays_of_the_pool_as_any_others(comm: Communicator) -> list[float]:
+    x = comm.heap.full(40_000, comm.rank + 1.0, np.float32)
+    return [float(comm.scan(x)[-1]), float(comm.all_gatherv(x)[-1])]
 
 
 def test_the_choice_says_why() -> None:
@@ -277,12 +268,10 @@ def test_what_cannot_be_lent_is_refused_before_anything_is_sent(what: str) -> No
     assert together(program, 2) == [2.0, 2.0]
 
 
-def test_ranks_lend_different_parts() -> None:
-    def program(comm: Communicator) -> list[float]:
-        x = comm.heap.full((2, 1000), comm.rank, np.float64)
-        return comm.all_gather(x[comm.rank], variant="zero_copy")[:, -1].tolist()
-
-    assert together(program, 2) == [[0.0, 1.0]] * 2
+@on_ranks(2, gives=[[0.0, 1.0]] * 2)
+def test_ranks_lend_different_parts(comm: Communicator) -> list[float]:
+    x = comm.heap.full((2, 1000), comm.rank, np.float64)
+    return comm.all_gather(x[comm.rank], variant="zero_copy")[:, -1].tolist()
 
 
 # --- the heap -----------------------------------------------------------------------------------------------------
@@ -301,21 +290,19 @@ def test_arrays_are_where_their_backend_can_have_them() -> None:
     assert not on_card and "private memory behind an emulated cache" in text
 
 
-def test_a_place_is_used_again_when_all_ranks_and_all_views_have_let_it_go() -> None:
-    def program(comm: Communicator) -> list[bool]:
-        def place(array: np.ndarray) -> int:
-            return comm.heap._live[array.ctypes.data].at
+@on_ranks(gives=[[False, True]] * 3)
+def test_a_place_is_used_again_when_all_ranks_and_all_views_have_let_it_go(comm: Communicator) -> list[bool]:
+    def place(array: np.ndarray) -> int:
+        return comm.heap._live[array.ctypes.data].at
 
-        x = comm.heap.empty(1000)
-        at = place(x)
-        view = x[10:20] if comm.rank == 0 else None
-        del x
-        second = comm.heap.empty(1000)  # rank 0 still sees a part of the first
-        del view
-        third = comm.heap.empty(1000)
-        return [place(second) == at, place(third) == at]
-
-    assert together(program) == [[False, True]] * 3
+    x = comm.heap.empty(1000)
+    at = place(x)
+    view = x[10:20] if comm.rank == 0 else None
+    del x
+    second = comm.heap.empty(1000)  # rank 0 still sees a part of the first
+    del view
+    third = comm.heap.empty(1000)
+    return [place(second) == at, place(third) == at]
 
 
 def test_the_heap_says_what_fills_it() -> None:
@@ -334,14 +321,12 @@ def test_the_heap_says_what_fills_it() -> None:
     )
 
 
-def test_arrays_in_cycles_are_collected_before_the_heap_is_full() -> None:
-    def program(comm: Communicator) -> bool:
-        cycle: list[Any] = [comm.heap.empty(3 << 18, np.uint8)]
-        cycle.append(cycle)
-        del cycle
-        return comm.heap.empty(3 << 18, np.uint8).nbytes == 3 << 18
-
-    assert together(program, 2, heap_bytes=1 << 20) == [True] * 2
+@on_ranks(2, heap_bytes=1 << 20, gives=[True] * 2)
+def test_arrays_in_cycles_are_collected_before_the_heap_is_full(comm: Communicator) -> bool:
+    cycle: list[Any] = [comm.heap.empty(3 << 18, np.uint8)]
+    cycle.append(cycle)
+    del cycle
+    return comm.heap.empty(3 << 18, np.uint8).nbytes == 3 << 18
 
 
 def test_a_heap_that_does_not_fit_is_refused() -> None:
@@ -351,13 +336,11 @@ def test_a_heap_that_does_not_fit_is_refused() -> None:
         together(lambda comm: None, 2, heap_bytes=1 << 40)
 
 
-def test_ranks_that_ask_for_different_sizes_are_told_so() -> None:
-    def program(comm: Communicator) -> float:
-        with pytest.raises(MismatchError, match="rank 0 asks the pool for an array of 800 bytes, rank 1 for 808"):
-            comm.heap.empty(100 + comm.rank)
-        return float(comm.heap.full(1, 3.0)[0])
-
-    assert together(program, 2) == [3.0, 3.0]
+@on_ranks(2, gives=[3.0, 3.0])
+def test_ranks_that_ask_for_different_sizes_are_told_so(comm: Communicator) -> float:
+    with pytest.raises(MismatchError, match="rank 0 asks the pool for an array of 800 bytes, rank 1 for 808"):
+        comm.heap.empty(100 + comm.rank)
+    return float(comm.heap.full(1, 3.0)[0])
 
 
 def test_arrays_that_outlive_their_communicator_are_named() -> None:
@@ -379,16 +362,13 @@ def test_arrays_that_outlive_their_communicator_are_named() -> None:
     kept[0][:] = 1  # the memory is still there
 
 
-def test_a_split_communicator_has_a_heap_of_its_own() -> None:
-    def program(comm: Communicator) -> list[float]:
-        half = comm.split(comm.rank % 2)
-        assert half is not None
-        x, y = comm.heap.full(9000, comm.rank, np.float64), half.heap.full(9000, comm.rank, np.float64)
-        half.all_reduce(y)
-        comm.all_reduce(x)
-        return [x[0], y[0]]
-
-    assert together(program, 4) == [[6.0, 2.0], [6.0, 4.0]] * 2
+@on_ranks(4, gives=[[6.0, 2.0], [6.0, 4.0]] * 2)
+def test_a_split_communicator_has_a_heap_of_its_own(comm: Communicator) -> list[float]:
+    half = comm.split(comm.rank % 2)
+    x, y = comm.heap.full(9000, comm.rank, np.float64), half.heap.full(9000, comm.rank, np.float64)
+    half.all_reduce(y)
+    comm.all_reduce(x)
+    return [x[0], y[0]]
 
 
 # --- the heap, whenever arrays die --------------------------------------------------------------------------------

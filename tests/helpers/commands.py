@@ -1,13 +1,27 @@
 """A command of cxlemu, run in this process."""
 
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
 from click.testing import CliRunner, Result
 
 from cxlemu.cli import main
 
 
-def cxlemu(*words: object, code: int | None = None, columns: int | None = None, stdin: str | None = None) -> Result:
+def cxlemu(
+    *words: object, code: int | None = None, columns: int | None = None, stdin: str | None = None, **settings: Any
+) -> Result:
     """Run a command; it exits with ``code``, if one is given."""
     environment = None if columns is None else {"COLUMNS": str(columns)}
-    result = CliRunner().invoke(main, [str(word) for word in words], input=stdin, env=environment)
+    result = CliRunner().invoke(main, [str(word) for word in words], input=stdin, env=environment, **settings)
     assert code is None or result.exit_code == code, result.output
     return result
+
+
+def with_json(*words: object, code: int | None = None, **how: Any) -> tuple[Result, Any]:
+    """Run a command, and read the document that its --json writes."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "said.json"
+        return cxlemu(*words, "--json", file, code=code, **how), json.loads(file.read_text())

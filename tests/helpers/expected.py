@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cxlemu.memory.protocol import Bytes
-from cxlemu.plan import DTYPES, Call
+from cxlemu.plan import DTYPES, Call, Plan
 
 NOTHING = np.empty(0, np.uint8)
 COLLECTIVES = (
@@ -23,6 +23,18 @@ def input_bytes(call: Call, rank: int) -> int:
     if call.collective == "barrier" or (call.collective in ("broadcast", "scatter", "send") and rank != call.root):
         return 0
     return call.nbytes * (call.ranks if call.collective in ("scatter", "reduce_scatter", "all_to_all") else 1)
+
+
+def some_inputs(call: Call, rng: np.random.Generator) -> list[Bytes]:
+    """Any bytes, as many as each rank puts in."""
+    return [rng.integers(0, 256, input_bytes(call, rank), np.uint8) for rank in range(call.ranks)]
+
+
+def assert_right(world: Any, program: Sequence[tuple[Plan, Sequence[Bytes]]]) -> None:
+    """Run calls one after another in a lockstep world, and look at every rank's output."""
+    for (plan, inputs), outputs in zip(program, world.calls(program), strict=True):
+        for got, wanted in zip(outputs, expected(plan.call, inputs), strict=True):
+            assert got.tobytes() == wanted.tobytes()
 
 
 def expected(call: Call, inputs: Sequence[Bytes]) -> list[Bytes]:

@@ -26,7 +26,6 @@ def sums(context: RankContext) -> tuple[float, float, int]:
         x = np.full(1000, comm.rank + 1, np.float32)
         comm.all_reduce(x)
         half = comm.split(comm.rank % 2)
-        assert half is not None
         y = half.all_gather(np.array([comm.rank], np.int32))
         return float(x.sum()), float(y.sum()), context.pool.card_bytes
 

@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial, wraps
+from inspect import Parameter, Signature, signature
 from typing import Any
 
 from collectives import Communicator
 from cxlemu import RankContext, Topology, launch
 from cxlemu.memory import MemorySpec
+from cxlemu.plan import Call
 from tests.helpers.tiers import PATIENT_S
 
 Program = Callable[[Communicator], Any]
@@ -28,6 +31,54 @@ def together(
             return program(comm)
 
     return launch(main, ranks=ranks, topology=topology, memory=memory, deadline_s=PATIENT_S)
+
+
+ANYTHING = object()
+
+
+def on_ranks(
+    *where: Any,
+    gives: Any = ANYTHING,
+    of: int | None = None,
+    by: Callable[..., list[Any]] = together,
+    asks: str = "",
+    **given: Any,
+) -> Callable[[Callable[..., Any]], Callable[..., None]]:
+    """Make a test of the program below: every rank runs it, ``by`` such a world, and ``gives`` is what comes of all.
+
+    With ``of``, of that rank alone.
+    The program takes the communicator, and after it the test's fixtures and parameters; the world takes those that
+    it ``asks`` for.
+    """
+
+    def test_of(program: Callable[..., Any]) -> Callable[..., None]:
+        @wraps(program)
+        def test(**fixtures: Any) -> None:
+            world = {name: fixtures.pop(name) for name in asks.split()}
+            found = by(partial(program, **fixtures), *where, **given, **world)
+            found = found if of is None else found[of]
+            assert gives is ANYTHING or found == gives, f"{found} is not {gives}"
+
+        _, *others = signature(program).parameters.values()
+        others += [Parameter(name, Parameter.KEYWORD_ONLY) for name in asks.split()]
+        test.__signature__ = Signature(others)  # type: ignore[attr-defined]
+        return test
+
+    return test_of
+
+
+def calls_of(comm: Communicator) -> list[Call]:
+    """The calls that a communicator plans from now on, as they are planned."""
+    taken: list[Call] = []
+    planned = comm._planner.collective
+
+    def watched(*asked: Any, **how: Any) -> Any:
+        plan = planned(*asked, **how)
+        taken.append(plan.call)
+        return plan
+
+    comm._planner.collective = watched  # type: ignore[method-assign]
+    return taken
 
 
 LOOKS = 200

@@ -112,7 +112,6 @@ def disassembly(file: Path, *options: str) -> Iterator[Line]:
     """All that objdump takes for instructions, in all sections of code."""
     command = ["objdump", "-d", "-w", *options, str(file)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as objdump:
-        assert objdump.stdout is not None
         for text in objdump.stdout:
             if match := LINE.match(text):
                 line = Line(int(match[1], 16), bytes.fromhex(match[2]), match[3].split("#")[0].strip())

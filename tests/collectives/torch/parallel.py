@@ -134,7 +134,6 @@ def out_of_the_pool(rank: int, ranks: int, store: Any) -> dict[str, Any]:
     torch.set_num_threads(1)
     dist.init_process_group("cxl", store=store, rank=rank, world_size=ranks)
     cpu, group = torch.device("cpu"), dist.group.WORLD
-    assert group is not None
     backend = group._get_backend(cpu)
     found: dict[str, Any] = {"offers": backend.supports_tensor_alloc(cpu), "no other": None}
     heap = backend.comm.heap
