@@ -9,10 +9,10 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from cxlemu.cli import main
 from cxlemu.topology.shipped import shipped_configs
+from tests.helpers.commands import cxlemu
 from tests.test_vocabulary import VERBS
 
 ROOT = Path(__file__).parents[1]
@@ -106,7 +106,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(ROOT / "configs/titan2-6xcz120.yaml", folder / "my-rack.yaml")
     shutil.copy(ROOT / "tests/faults/litmus/MP.yaml", folder / "mp.yaml")
     small = ["all_reduce", "-n", "2", "-b", "64", "--region-bytes", "4K", "-O", str(folder / "all_reduce.plan")]
-    assert CliRunner().invoke(main, ["plan", "save", *small]).exit_code == 0
+    assert cxlemu("plan", "save", *small).exit_code == 0
     return folder
 
 
@@ -119,8 +119,7 @@ def test_an_example_runs(line: str, reader: Path, tmp_path: Path, monkeypatch: p
     words = [part for word in shlex.split(line) for part in (sorted(map(str, Path().glob(word))) or [word])]
     if "-O" in words:
         (tmp_path / "all_reduce.plan").unlink()
-    done = CliRunner().invoke(main, words[1:])
-    assert done.exit_code == (3 if ":broken" in line else 0), done.output  # a schedule that stops early
+    cxlemu(*words[1:], code=3 if ":broken" in line else 0)  # a schedule that stops early
 
 
 def test_most_examples_run_and_the_others_have_a_reason() -> None:
@@ -129,7 +128,7 @@ def test_most_examples_run_and_the_others_have_a_reason() -> None:
 
 
 def test_all_verbs_are_on_one_screen() -> None:
-    shown = CliRunner().invoke(main, ["--help"], terminal_width=WIDTH).output.splitlines()
+    shown = cxlemu("--help", terminal_width=WIDTH).output.splitlines()
     assert len(shown) <= 24 and max(map(len, shown)) <= WIDTH
     words = " ".join(line[15:] for line in shown)
     assert all(f"{name} " in words or f"{name}," in words for name in main.list_commands(click.Context(main)))

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
 
-from cxlemu.cli import main
 from cxlemu.cli.params import Names, each_once
 from cxlemu.cli.vocabulary import ConceptOption, RanksParam
 from faults.cli.campaign import Words
 from studies.cli.simulate_serving import HostsParam
+from tests.helpers.commands import cxlemu
 from tests.test_vocabulary import VERBS
 
 ROOT = Path(__file__).parents[1]
@@ -200,5 +199,5 @@ def test_an_entry_that_is_not_done_is_named(option: str, tmp_path: Path, monkeyp
     command, code, said = ROWS[option]
     if command.startswith("torchrun"):
         pytest.importorskip("torch")
-    done = CliRunner().invoke(main, shlex.split(command))
+    done = cxlemu(*shlex.split(command))
     assert (done.exit_code, said in re.sub(r"\s+(# )?", " ", done.output)) == (code, True), done.output

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from cxlemu.cli import main
+from tests.helpers.commands import cxlemu
 
 ROOT = Path(__file__).parents[1]
 OWN = f"{ROOT}/examples/my_all_reduce.py:my_all_reduce"
@@ -210,7 +210,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(("command", "code", "said"), ROWS, ids=[row[0].replace(str(ROOT), "") for row in ROWS])
 def test_what_was_not_done_is_said(command: str, code: int, said: str, folder: Path) -> None:
-    done = CliRunner().invoke(main, shlex.split(command))
+    done = cxlemu(*shlex.split(command))
     output = re.sub(r"\s+(# )?", " ", done.output)
     assert (done.exit_code, said in output) == (code, True), done.output
     assert {path.name for path in folder.iterdir()} == {*FILES, "folder"}

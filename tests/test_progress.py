@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from rich.console import Console
 
-from cxlemu.cli import main, progress
+from cxlemu.cli import progress
+from tests.helpers.commands import cxlemu
 
 ROOT = Path(__file__).parents[1]
 
@@ -67,7 +67,7 @@ def test_progress_is_shown(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "Progress", Recorded)
     monkeypatch.setattr(progress, "Console", partial(Console, file=terminal, force_terminal=True, width=80))
     monkeypatch.setattr(Recorded, "shown", [])
-    result = CliRunner().invoke(main, shlex.split(line))
+    result = cxlemu(*shlex.split(line))
     assert (result.exit_code, result.stderr) == (0, ""), result.output
 
     assert Recorded.shown and all(its.tasks and its.tasks[0].description for its in Recorded.shown)

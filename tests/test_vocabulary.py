@@ -18,6 +18,7 @@ from cxlemu.cli.output import write_json
 from cxlemu.cli.several import for_each_ranks
 from cxlemu.cli.vocabulary import VOCABULARY, ConceptOption, RanksParam, SecondsParam, option
 from cxlemu.errors import ArgumentError, CxlemuError
+from tests.helpers.commands import cxlemu
 
 # Verbs that print no result: they compile, or hold something until Ctrl-C.
 NO_RESULT = {"cc", "c++", "pool capacity hold"}
@@ -201,7 +202,7 @@ TWICE = {
 
 @pytest.mark.parametrize("words", TWICE)
 def test_what_a_list_names_twice_is_refused(words: str) -> None:
-    result = CliRunner().invoke(main, words.split())
+    result = cxlemu(*words.split())
     assert (result.exit_code, TWICE[words] in result.output) == (2, True), result.output
 
 
@@ -228,22 +229,22 @@ JSON_ALONE = [
 @pytest.mark.parametrize("words", JSON_ALONE)
 def test_with_a_dash_stdout_has_json_and_nothing_else(words: str, tmp_path: Path) -> None:
     asked = [word.replace("PATH", str(tmp_path / "x.plan")) for word in words.split()]
-    result = CliRunner().invoke(main, [*asked, "--json", "-"])
+    result = cxlemu(*asked, "--json", "-")
     assert result.exit_code in (0, 1), result.output
     assert isinstance(json.loads(result.stdout), list | dict)
 
 
 def test_a_file_has_the_same_and_text_stays_on_stdout(tmp_path: Path) -> None:
-    shown = CliRunner().invoke(main, ["plan", "list", "--json", "-"]).stdout
-    result = CliRunner().invoke(main, ["plan", "list", "--json", str(tmp_path / "plans.json")])
+    shown = cxlemu("plan", "list", "--json", "-").stdout
+    result = cxlemu("plan", "list", "--json", tmp_path / "plans.json")
     assert (tmp_path / "plans.json").read_text() == shown
     assert "two_shot" in result.stdout and not result.stdout.startswith("[")
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
     saved = tmp_path / "x.plan"
-    result = CliRunner().invoke(main, ["plan", "save", "barrier", "-O", str(saved), "--json", "/nowhere/x.json"])
-    assert result.exit_code == 2 and "--json /nowhere/x.json cannot be written" in result.stderr
+    result = cxlemu("plan", "save", "barrier", "-O", saved, "--json", "/nowhere/x.json", code=2)
+    assert "--json /nowhere/x.json cannot be written" in result.stderr
     assert not saved.exists()
 
 
@@ -273,7 +274,7 @@ def test_several_numbers_of_ranks_are_taken_or_refused_in_a_sentence(verb: str) 
 
 @pytest.mark.parametrize("words", ["simulate barrier", "explore barrier", "faults sweep barrier --sample 1 -j 1"])
 def test_a_command_runs_once_for_each_number(words: str) -> None:
-    one, both = (CliRunner().invoke(main, [*words.split(), "-n", n, "--json", "-"]) for n in ("2", "2,3"))
+    one, both = (cxlemu(*words.split(), "-n", n, "--json", "-") for n in ("2", "2,3"))
     assert one.exit_code == both.exit_code == 0, both.output
     runs = json.loads(both.stdout)["runs"]
     assert [run["ranks"] for run in runs] == [2, 3] and runs[0].keys() == json.loads(one.stdout).keys()

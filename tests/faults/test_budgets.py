@@ -12,11 +12,9 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from click.testing import CliRunner
 
 from collectives.algorithms.catalog import build, recipe
 from cxlemu.budget import BudgetSpentError, within
-from cxlemu.cli import main
 from cxlemu.plan import Call
 from faults.campaign import run as campaign
 from faults.campaign.executors import Workers
@@ -36,6 +34,7 @@ from faults.lockstep.schedule import StreamStep
 from faults.machine.state import MachineState
 from faults.machine.steps import Machine
 from faults.verdict import Verdict
+from tests.helpers.commands import cxlemu
 
 OWN = f"{Path(__file__).parents[2] / 'examples' / 'my_all_reduce.py'}:my_all_reduce"
 
@@ -242,8 +241,7 @@ def spins(b):
 def test_an_algorithm_that_builds_for_ever_spends_the_budget_of_explore(function: str, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(FOR_EVER)
     spec, out = f"{tmp_path / 'mine.py'}:{function}", tmp_path / "found.json"
-    done = CliRunner().invoke(main, ["explore", spec, "--budget", "0.2", "--json", str(out)])
-    assert done.exit_code == 3, done.output
+    done = cxlemu("explore", spec, "--budget", "0.2", "--json", out, code=3)
     assert "unknown: the budget of 0.2 s was spent before the program was built" in done.output
     assert json.loads(out.read_text())["verdict"] == "unknown"
 
@@ -271,9 +269,7 @@ def test_proofs_that_a_budget_stops_are_unknown(
     monkeypatch.setattr(prove_run, "time", Mock(monotonic=clock))
     monkeypatch.setattr(prove_run, "prove_case", first(prove_run.prove_case))
     monkeypatch.setattr(prove_run, "judge", first(prove_run.judge))
-    done = CliRunner().invoke(main, ["prove", *asked, "--budget", "60", "--json", str(out)])
-    assert done.exit_code == 3, done.output
-    assert "; the budget of 60 s is spent" in done.output
+    assert "; the budget of 60 s is spent" in cxlemu("prove", *asked, "--budget", "60", "--json", out, code=3).output
     document = json.loads(out.read_text())
     assert (document["verdict"], document["complete"], len(document["rows"])) == ("unknown", False, 1)
 
@@ -292,7 +288,7 @@ def test_a_search_gets_what_building_has_left_of_the_budget(monkeypatch: pytest.
     monkeypatch.setattr(explore_run, "time", Mock(monotonic=clock))
     monkeypatch.setattr(explore_run, "searchable", built)
     monkeypatch.setattr(explore_run, "search", searched)
-    done = CliRunner().invoke(main, ["explore", "broadcast", "-n", "2", "--budget", "5"])
+    done = cxlemu("explore", "broadcast", "-n", "2", "--budget", "5")
     assert (given, done.exit_code) == ([2], 3)
     assert "the budget of 5 s is spent" in done.output
 

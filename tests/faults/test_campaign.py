@@ -28,7 +28,7 @@ from faults.campaign.spec import Spec
 from faults.cli.campaign_report import Screen
 from faults.inject import Fault, Script, When
 from faults.token import Token, parse
-from tests.helpers.commands import cxlemu
+from tests.helpers.commands import cxlemu, with_json
 from tests.helpers.tiers import PATIENT_S
 
 ROOT = Path(__file__).parents[2]
@@ -201,8 +201,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of one campaign that finds something."""
     path = tmp_path_factory.mktemp("reports")
     files = ("--json", path / "r.json", "--junit", path / "r.xml", "--html", path / "r.html")
-    result = cxlemu(*FLAGS, *MUTANT, "--seeds", 3, *files)
-    assert result.exit_code == 1, result.output
+    result = cxlemu(*FLAGS, *MUTANT, "--seeds", 3, *files, code=1)
     (path / "printed").write_text(result.output)
     return path
 
@@ -224,9 +223,7 @@ def test_the_json_and_the_screen_say_the_same(reports: Path) -> None:
 
 
 def test_a_token_fails_again_exactly_as_recorded(reports: Path) -> None:
-    result = cxlemu("replay", token_of(reports))
-    assert result.exit_code == 1
-    assert "fails again, exactly as recorded: wrong bytes" in result.output
+    assert "fails again, exactly as recorded: wrong bytes" in cxlemu("replay", token_of(reports), code=1).output
 
 
 @pytest.mark.deep
@@ -242,8 +239,7 @@ def test_a_token_of_what_was_mended_does_not_fail(reports: Path) -> None:
     token = parse(token_of(reports))
     case = {name: value for name, value in token.body["case"].items() if name != "mutant"}
     mended = Token(token.kind, token.body | {"case": case}, token.versions | {"cxlemu": "0.0.1"})
-    result = cxlemu("replay", str(mended))
-    assert result.exit_code == 0
+    result = cxlemu("replay", str(mended), code=0)
     assert "does not fail any more" in result.output
     assert "cxlemu was 0.0.1, here it is" in result.output
 
@@ -259,8 +255,7 @@ def test_a_token_of_what_was_mended_does_not_fail(reports: Path) -> None:
     ],
 )
 def test_what_cannot_be_replayed_is_one_sentence(word: str, sentence: str) -> None:
-    result = cxlemu("replay", word)
-    assert result.exit_code == 2
+    result = cxlemu("replay", word, code=2)
     assert sentence in result.output
     assert result.output.count("\n") == 1
 
@@ -285,19 +280,13 @@ def mine(b):
 def test_a_token_never_names_the_code_that_is_executed(tmp_path: Path) -> None:
     file = tmp_path / "own.py"
     file.write_text(OWN)
-    out = tmp_path / "r.json"
     own = ("--algorithm", f"{file}:mine")
-    result = cxlemu("faults", "campaign", *own, "-n", 3, "--seeds", 1, "-j", 1, "--json", out)
-    assert result.exit_code == 1, result.output  # rank 2 gets nothing
-    word = json.loads(out.read_text())["findings"][0]["token"]
+    document = with_json("faults", "campaign", *own, "-n", 3, "--seeds", 1, "-j", 1, code=1)[1]  # rank 2 gets nothing
+    word = document["findings"][0]["token"]
     file.write_text(OWN + f"\nPath({str(tmp_path / 'executed')!r}).touch()\n")
-    refused = cxlemu("replay", word)
-    assert refused.exit_code == 2
-    assert "name the file to execute" in refused.output
+    assert "name the file to execute" in cxlemu("replay", word, code=2).output
     assert not (tmp_path / "executed").exists()
-    allowed = cxlemu("replay", word, *own)
-    assert allowed.exit_code == 1
-    assert "is not the file that failed: its contents differ" in allowed.output
+    assert "is not the file that failed: its contents differ" in cxlemu("replay", word, *own, code=1).output
     assert (tmp_path / "executed").exists()
     file.write_text(OWN.replace("elif b.rank == 1", "else"))
     mended = cxlemu("replay", word, *own)
@@ -321,8 +310,7 @@ def test_a_campaign_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     assert 5 <= kept == document["judged"] < 400
     assert document["findings"][0]["token"] in printed
 
-    again = cxlemu(*flags, "--budget", "0s", "--json", out)
-    assert again.exit_code == 1
+    cxlemu(*flags, "--budget", "0s", "--json", out, code=1)
     document = json.loads(out.read_text())
     assert document["resumed"] == document["judged"] == kept
     assert document["counts"] == {"wrong bytes": kept}
@@ -349,9 +337,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
     ],
 )
 def test_bad_input_is_one_sentence(flags: tuple[str, ...], sentence: str) -> None:
-    result = cxlemu("faults", "campaign", "barrier", *flags)
-    assert result.exit_code == 2
-    assert sentence in result.output
+    assert sentence in cxlemu("faults", "campaign", "barrier", *flags, code=2).output
 
 
 # --- reports -------------------------------------------------------------------------------------------------
@@ -427,7 +413,6 @@ def told(case: CampaignCase) -> list[str]:
     """The events of a case's story, from the last store to the line on."""
     execution = executed(case)
     found = story(execution)
-    assert found is not None
     return [f"{event.host} {event.text.split()[0]} {event.wrong}".strip() for event in found.events]
 
 
@@ -440,7 +425,6 @@ def test_the_story_of_a_missing_flush() -> None:
         "0 WAIT_ALL", "0 WRITE", "0 FENCE", "0 SIGNAL", "1 WAIT", "1 INVALIDATE", "1 READ reads v0, should be v1",
     ]  # fmt: skip
     found = story(executed(case))
-    assert found is not None
     last = found.events[-1]
     assert [(held.cached, held.dirty) for held in last.caches] == [(1, True), (0, False)]
     assert last.pool == 0
@@ -486,11 +470,9 @@ def test_what_goes_right_has_no_story() -> None:
 
 
 @pytest.mark.deep
-def test_a_dask_cluster_judges_as_processes_do(tmp_path: Path) -> None:
-    out = tmp_path / "r.json"
-    result = cxlemu(*FLAGS, *MUTANT, "--seeds", 2, "--executor", "dask", "--json", out)
-    assert result.exit_code == 1, result.output
-    (finding,) = json.loads(out.read_text())["findings"]
+def test_a_dask_cluster_judges_as_processes_do() -> None:
+    document = with_json(*FLAGS, *MUTANT, "--seeds", 2, "--executor", "dask", code=1)[1]
+    (finding,) = document["findings"]
     assert (finding["kind"], finding["count"]) == ("wrong bytes", 2)
     assert finding["case"]["nbytes"] == 1
     assert not multiprocessing.active_children()  # the cluster ends with the campaign
@@ -502,8 +484,7 @@ def test_a_token_whose_fault_never_happens_reproduces_nothing() -> None:
         collective="broadcast", variant="naive", ranks=2, nbytes=64, launch="turns", script=Script(faults=(late,))
     )
     token = Token("case", {"case": case.plain(), "found": Judgement("hung", "crash", "broadcast naive", "why").plain()})
-    result = cxlemu("replay", str(token))
-    assert result.exit_code == 3 and "not reproduced: fault 1 never happened: rank 1 has" in result.output
+    assert "not reproduced: fault 1 never happened: rank 1 has" in cxlemu("replay", str(token), code=3).output
 
 
 def test_cases_whose_faults_never_happen_are_counted_by_themselves(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ from faults.machine.program import Do, Step, Straight
 from faults.machine.schedule import Act, MachineMove, Schedule, from_json, from_token, to_json, to_token
 from faults.machine.steps import Machine, replay
 from faults.verdict import Verdict
-from tests.helpers.commands import cxlemu
+from tests.helpers.commands import cxlemu, with_json
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "protocols"
 BUDGET = Budget(states=1_000_000, seconds=60)
@@ -197,7 +197,6 @@ def final_sees(memory: Mapping[str, int], results: Sequence[Any]) -> None:
 def test_a_finding_says_what_the_assertion_says(tested: RankProtocol, kind: FindingKind, says: str) -> None:
     machine = Machine(tested.program(2))
     found = check(tested, machine, Exhaustive(), BUDGET, engine="reference")
-    assert found.finding is not None
     assert (found.verdict, found.finding.kind) == (Verdict.VIOLATION, kind)
     assert found.finding.text.startswith(says)
     again = rerun(tested, machine, found.schedule)
@@ -232,7 +231,6 @@ def kind_of(found: Exploration) -> FindingKind | None:
 def test_a_wait_that_nobody_answers_is_a_deadlock() -> None:
     found = explored(one(Wait("f", 1)))
     assert kind_of(found) == FindingKind.DEADLOCK
-    assert found.finding is not None
     assert found.finding.text == "rank 0 cannot go on, and nothing is under way"
 
 
@@ -247,7 +245,6 @@ def test_a_loop_that_only_an_eviction_ends_is_a_livelock() -> None:
 
     found = explored(spins)
     assert kind_of(found) == FindingKind.LIVELOCK
-    assert found.finding is not None
     assert found.finding.text == "rank 1 can go on for ever and reach no end"
     assert rerun(spins, Machine(spins.program(2)), found.schedule).finding == found.finding
 
@@ -270,7 +267,6 @@ def test_any_exception_of_a_program_is_a_finding() -> None:
         1 // (yield Load("x"))
 
     finding = explored(divides).finding
-    assert finding is not None
     assert finding.text == "rank 0: ZeroDivisionError: integer division or modulo by zero"
 
 
@@ -371,7 +367,6 @@ def test_a_fence_is_its_ranks_and_not_its_hosts() -> None:
             assert value == 1, f"got {value}"
 
     found = check(scope, Machine(scope.program(3)), Exhaustive(), BUDGET)
-    assert found.finding is not None
     assert found.finding.text == "rank 2: got 0"
 
 
@@ -412,17 +407,20 @@ def test_a_host_has_a_rank_or_more(ranks_per_host: Any) -> None:
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 @pytest.mark.parametrize("which", ["broken", "fixed"])
 def test_who_reads_what_a_neighbour_fetched_has_to_wait_for_it(which: str, ranks: int) -> None:
-    done = cxlemu("explore", f"{EXAMPLES.parent / 'per_host.py'}:{which}", "-n", ranks)
-    assert done.exit_code == (1 if (which, ranks) == ("broken", 4) else 0), done.output
+    done = cxlemu(
+        "explore",
+        f"{EXAMPLES.parent / 'per_host.py'}:{which}",
+        "-n",
+        ranks,
+        code=1 if (which, ranks) == ("broken", 4) else 0,
+    )
     assert "note: ranks of one host see each other's stores at once" in done.output
 
 
 def test_nature_moves_a_host_that_several_ranks_share(tmp_path: Path) -> None:
     file = tmp_path / "shared.py"
     file.write_text(SHARED_INDEX)
-    done = cxlemu("explore", f"{file}:queue", "-n", 3)
-    assert done.exit_code == 1, done.output
-    assert "host 0: index is evicted" in done.output
+    assert "host 0: index is evicted" in cxlemu("explore", f"{file}:queue", "-n", 3, code=1).output
 
 
 SHARED_INDEX = """
@@ -450,7 +448,6 @@ def queue(rank, ranks):
 def test_each_strategy_finds_what_is_wrong_and_its_schedule_replays(strategy: str) -> None:
     machine = Machine(unfenced.program(2))
     found = check(unfenced, machine, parse(strategy), BUDGET, seed=1)
-    assert found.finding is not None
     assert found.finding.text == "rank 1: got 0"
     assert rerun(unfenced, machine, found.schedule).finding == found.finding
 
@@ -748,15 +745,14 @@ def test_a_function_that_yields_nothing_is_refused() -> None:
 # -- the command line
 
 
-def test_ctrl_c_leaves_it_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_leaves_it_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*told: object, **more: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("faults.cli.explore_run.search", interrupted)
-    done = cxlemu("explore", "broadcast", "--json", tmp_path / "said.json")
-    assert done.exit_code == INTERRUPTED and done.stderr.endswith("cxlemu: interrupted\n")
+    done, document = with_json("explore", "broadcast", code=INTERRUPTED)
+    assert done.stderr.endswith("cxlemu: interrupted\n")
     assert done.stdout.strip().endswith("unknown: Ctrl-C ended the search")  # no count of states
-    document = json.loads((tmp_path / "said.json").read_text())
     assert document["interrupted"] and document["verdict"] == "unknown"
 
 
@@ -770,7 +766,6 @@ def test_the_search_in_c_agrees_with_the_definition(name: str, which: str) -> No
     if reference.finding is None:
         assert native.outcomes.keys() == reference.outcomes.keys()
     else:
-        assert native.finding is not None
         assert (native.finding.kind, native.finding.thread) == (reference.finding.kind, reference.finding.thread)
 
 
@@ -778,13 +773,11 @@ def test_the_search_in_c_agrees_with_the_definition(name: str, which: str) -> No
 def test_the_known_bugs_are_found_and_their_repairs_exhausted(file: Path) -> None:
     ranks = re.search(rf"{file.stem}.py:broken (-n \d)", file.read_text())  # as its file says
     words = ranks[1].split() if ranks else []
-    broken = cxlemu("explore", f"{file}:broken", *words)
-    assert broken.exit_code == 1, broken.output
+    broken = cxlemu("explore", f"{file}:broken", *words, code=1)
     again = broken.output.splitlines()[-1].split()
     assert again[:2] == ["again:", "cxlemu"]
     assert cxlemu(*again[2:]).output.splitlines()[0] == broken.output.splitlines()[0]
-    fixed = cxlemu("explore", f"{file}:fixed", *words)
-    assert fixed.exit_code == 0, fixed.output
+    cxlemu("explore", f"{file}:fixed", *words, code=0)
 
 
 def test_json_holds_the_schedule_that_replays(tmp_path: Path) -> None:
@@ -794,23 +787,18 @@ def test_json_holds_the_schedule_that_replays(tmp_path: Path) -> None:
     document = json.loads(said.read_text())
     assert document["finding"]["text"] == "in the end: an announcement is lost"
     assert document["schedule"]
-    again = cxlemu("explore", target, "--replay", said)
-    assert again.exit_code == 1
-    assert document["finding"]["text"] in again.output
+    assert document["finding"]["text"] in cxlemu("explore", target, "--replay", said, code=1).output
 
 
-def test_a_collective_is_searched_whole(tmp_path: Path) -> None:
-    said = tmp_path / "said.json"
-    done = cxlemu("explore", "all_reduce", "-n", 3, "--variant", "two_shot", "--calls", 2, "--json", said)
-    assert done.exit_code == 0, done.output
+def test_a_collective_is_searched_whole() -> None:
+    done, document = with_json("explore", "all_reduce", "-n", 3, "--variant", "two_shot", "--calls", 2, code=0)
     assert done.output.startswith("all_reduce two_shot of 192 B, 2 calls, 3 ranks: ok, in every execution\n")
-    assert json.loads(said.read_text())["states"] > 100
+    assert document["states"] > 100
 
 
 def test_an_algorithm_of_ones_own_is_searched_too() -> None:
     own = f"{EXAMPLES.parent / 'my_all_reduce.py'}:my_all_reduce"
-    done = cxlemu("explore", own, "-n", 3)
-    assert done.exit_code == 0, done.output
+    done = cxlemu("explore", own, "-n", 3, code=0)
     assert done.output.startswith("all_reduce my_all_reduce of 192 B, 3 ranks: ok, in every execution\n")
     assert "has none" in cxlemu("explore", own, "--variant", "all").output
 
@@ -829,8 +817,7 @@ def test_a_collective_without_its_fences_is_found_and_replayed(monkeypatch: pyte
 
     monkeypatch.setattr("faults.cli.explore_calls.compile_plans", weak)
     command = ["explore", "all_gather", "-b", "64", "--variant", "naive"]
-    broken = cxlemu(*command)
-    assert broken.exit_code == 1, broken.output
+    broken = cxlemu(*command, code=1)
     first, *_, last = broken.output.splitlines()
     assert first.startswith("all_gather naive of 32 B, 2 ranks: unexpected: ")
     assert "stream" in first
@@ -870,6 +857,4 @@ def test_exit_codes() -> None:
 )
 def test_bad_input_gets_one_sentence(arguments: list[str], says: str) -> None:
     file = str(EXAMPLES / "shared_line.py")
-    done = cxlemu("explore", *(argument.replace("FILE", file) for argument in arguments))
-    assert done.exit_code == 2
-    assert says in done.output
+    assert says in cxlemu("explore", *(argument.replace("FILE", file) for argument in arguments), code=2).output

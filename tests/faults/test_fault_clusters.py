@@ -107,11 +107,10 @@ def test_what_is_found_shrinks_and_its_token_replays() -> None:
     found = cxlemu(
         *("faults", "campaign", "all_gather", "--cluster", "2", "-n", "4", "--variant", "hierarchical"),
         *("--mutant", next(m for op, m in deletions(TWO_HOSTS) if op == Op.SIGNAL), "--seeds", "1", "-j", "1"),
+        code=1,
     )
-    assert found.exit_code == 1, found.output
     [command] = {line.strip() for line in found.output.splitlines() if line.strip().startswith("cxlemu replay ")}
-    again = cxlemu(*command.split()[1:])
-    assert again.exit_code == 1 and "fails again, exactly as recorded" in again.output
+    assert "fails again, exactly as recorded" in cxlemu(*command.split()[1:], code=1).output
 
 
 # --- faults ----------------------------------------------------------------------------------------------------------
@@ -152,8 +151,8 @@ def test_a_rank_of_many_that_is_a_little_slow_is_not_taken_for_dead() -> None:
 
 @pytest.mark.parametrize("collective", ["broadcast", "gather", "scatter", "all_gather"])
 def test_every_execution_of_a_collective_on_two_hosts_is_right(collective: str) -> None:
-    done = cxlemu("explore", collective, "-n", "4", "--cluster", "2", "--variant", "hierarchical")
-    assert done.exit_code == 0 and "2 ranks a host, 4 ranks: ok, in every execution" in done.output, done.output
+    done = cxlemu("explore", collective, "-n", "4", "--cluster", "2", "--variant", "hierarchical", code=0)
+    assert "2 ranks a host, 4 ranks: ok, in every execution" in done.output, done.output
 
 
 def test_an_exploration_finds_what_the_pool_needs_and_the_host_does_not() -> None:

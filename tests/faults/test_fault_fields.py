@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
-from cxlemu.cli import main
 from cxlemu.errors import ConfigError
 from faults.inject import FAULTS, FaultKind, Scenario, ScenarioReport, ScenarioVerdict, Script, When, run
 from faults.inject.script import check_faults
+from tests.helpers.commands import cxlemu
 
 RUN = [
     "run",
@@ -69,7 +68,7 @@ def test_what_names_nothing_never_passes(kind: str, name: str, tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     fault = {"kind": kind, "rank": 1, "when": {"instruction": 0}, **FAULTS[kind].needs, **NOWHERE[name]}
     Path("late.yaml").write_text(yaml.safe_dump({"faults": [fault]}))
-    done = CliRunner().invoke(main, RUN)
+    done = cxlemu(*RUN)
     code, said = SAID[name] if not FAULTS[kind].restarts else (2, "nothing begins again here")
     assert (done.exit_code, said in " ".join(done.output.split())) == (code, True), done.output
 

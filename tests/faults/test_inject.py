@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 import faults.inject.sweep as sweep_module
-from cxlemu.cli import INTERRUPTED, main
+from cxlemu.cli import INTERRUPTED
 from cxlemu.engines import reference
 from cxlemu.errors import (
     ArgumentError,
@@ -28,6 +27,7 @@ from faults.inject.injection import Happened
 from faults.inject.judge import judge
 from faults.inject.script import NatureRates, Script
 from faults.inject.sweep import everywhere, some, sweep
+from tests.helpers.commands import cxlemu
 
 
 def script(kind: str, rank: int = 1, instruction: int = 0, call: int = 0, seed: int = 0, **fields: object) -> Script:
@@ -291,8 +291,7 @@ def test_what_cannot_run_is_refused() -> None:
 def test_the_command_prints_a_table_and_writes_it(tmp_path: Path) -> None:
     file = tmp_path / "sweep.json"
     words = ["faults", "sweep", "barrier", "-j", "1", "--kinds", "crash,skip_doorbell", "--json", str(file)]
-    result = CliRunner().invoke(main, words)
-    assert result.exit_code == 0, result.output
+    result = cxlemu(*words, code=0)
     told = json.loads(file.read_text())
     assert [(row["fault"], row["scenarios"], row["silently_wrong"], row["hung"]) for row in told["rows"]] == [
         ("crash", 9, 0, 0),
@@ -313,8 +312,7 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(sweep_module, "run", fifth_is_interrupted)
     file = tmp_path / "sweep.json"
     words = ["faults", "sweep", "barrier", "-j", "1", "--kinds", "crash,skip_doorbell", "--json", str(file)]
-    result = CliRunner().invoke(main, words)
-    assert result.exit_code == INTERRUPTED, result.output
+    result = cxlemu(*words, code=INTERRUPTED)
     told = json.loads(file.read_text())
     assert [(row["fault"], row["scenarios"]) for row in told["rows"]] == [("crash", 4)] and told["interrupted"]
     assert "4 of 18 runs of 3 ranks" in result.stdout and "interrupted; 14 runs did not end" in result.stderr
@@ -329,8 +327,7 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.Monke
     ],
 )
 def test_bad_input_is_one_sentence(words: list[str], sentence: str) -> None:
-    result = CliRunner().invoke(main, ["faults", "sweep", *words])
-    assert result.exit_code == 2 and sentence in result.output
+    assert sentence in cxlemu("faults", "sweep", *words, code=2).output
 
 
 # --- ordinary runs -------------------------------------------------------------------------------------------------
@@ -340,12 +337,10 @@ def test_a_script_happens_to_an_ordinary_run(tmp_path: Path) -> None:
     file = tmp_path / "script.yaml"
     words = ["run", "all_reduce", "-n", "3", "-e", "32", "--variant", "aggregate", "--launch", "threads"]
     file.write_text(script("stall", 1, 3, call=2, seconds=0.05).dump())
-    result = CliRunner().invoke(main, [*words, "--faults", str(file)])
-    assert result.exit_code == 0, result.output
+    result = cxlemu(*words, "--faults", file, code=0)
     assert "fault: stall at rank 1, call 2, instruction 3, seconds 0.05" in result.output
     file.write_text(script("lose_card", 1, 3, call=2).dump())
-    result = CliRunner().invoke(main, [*words, "--faults", str(file)])
-    assert result.exit_code == 1 and "is lost" in result.output
+    assert "is lost" in cxlemu(*words, "--faults", file, code=1).output
 
 
 @pytest.mark.parametrize(
@@ -361,8 +356,8 @@ def test_a_script_that_does_not_fit_the_run_is_refused(tmp_path: Path, words: li
     file = tmp_path / "script.yaml"
     file.write_text("adversary: {}\n" + script("poison", 7).dump().replace("seed: 0\n", ""))
     given = {"RANK": "0", "WORLD_SIZE": "3"}
-    result = CliRunner().invoke(main, ["run", "-n", "3", "--faults", str(file), *words], env=given)
-    assert result.exit_code == 2 and sentence in result.output, result.output
+    result = cxlemu("run", "-n", "3", "--faults", file, *words, env=given, code=2)
+    assert sentence in result.output, result.output
 
 
 @pytest.mark.parametrize(

@@ -1,25 +1,25 @@
 """``cxlemu litmus``: what it prints, its exit codes, and its JSON."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from cxlemu.cli import INTERRUPTED, main
+from cxlemu.cli import INTERRUPTED
 from faults.litmus.language import Litmus, read
 from faults.litmus.run import LitmusResult, run
 from faults.machine.schedule import from_json
 from faults.machine.steps import Machine, replay
+from tests.helpers.commands import cxlemu, with_json
 
 LITMUS = Path(__file__).parent / "litmus"
 
 
-def litmus(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["litmus", *map(str, arguments)])
+litmus = partial(cxlemu, "litmus")
 
 
-def test_ctrl_c_keeps_the_tests_that_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_keeps_the_tests_that_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[str] = []
 
     def third_is_interrupted(test: Litmus, *told: object) -> LitmusResult:
@@ -30,18 +30,16 @@ def test_ctrl_c_keeps_the_tests_that_ended(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr("faults.cli.litmus_run.litmus_run.run", third_is_interrupted)
     files = [LITMUS / f"{name}.yaml" for name in ("MP", "SB", "R", "S")]
-    done = litmus(*files, "--json", tmp_path / "said.json")
-    assert done.exit_code == INTERRUPTED and done.stderr == "cxlemu: interrupted; 2 tests not finished\n"
-    document = json.loads((tmp_path / "said.json").read_text())
+    done, document = with_json("litmus", *files, code=INTERRUPTED)
+    assert done.stderr == "cxlemu: interrupted; 2 tests not finished\n"
     assert document["interrupted"] and [row["name"] for row in document["rows"]] == ["MP", "SB"]
 
 
-def test_all_of_a_directory(tmp_path: Path) -> None:
-    done = litmus(LITMUS, "--json", tmp_path / "said.json")
-    assert done.exit_code == 0, done.output
+def test_all_of_a_directory() -> None:
+    done, document = with_json("litmus", LITMUS, code=0)
     count = len(list(LITMUS.glob("*.yaml")))
     assert done.output.splitlines()[-1].startswith(f"{count} tests: {count} as expected, 0 not, 0 unknown; ")
-    rows = json.loads((tmp_path / "said.json").read_text())["rows"]
+    rows = document["rows"]
     assert len(rows) == count
     assert all(row["verdict"] == "ok" and row["complete"] for row in rows)
 
@@ -69,8 +67,7 @@ def test_what_is_not_as_expected_is_told(tmp_path: Path, name: str, wrong: str, 
     head = (LITMUS / f"{name}.yaml").read_text().split("allowed:")[0].split("hangs:")[0]
     file = tmp_path / "wrong.yaml"
     file.write_text(head + wrong + "\n")
-    done = litmus(file)
-    assert done.exit_code == 1
+    done = litmus(file, code=1)
     assert says in done.output
     assert "1 test: 0 as expected, 1 not, 0 unknown" in done.output
 
@@ -92,8 +89,7 @@ def test_verbose_prints_every_outcome_and_a_witness(engine: str) -> None:
 
 
 def test_a_witness_that_was_asked_for() -> None:
-    shown = litmus(LITMUS / "MP-nofence.yaml", "--witness", "B.r == 0")
-    assert shown.exit_code == 0 and "load x -> 0" in shown.output
+    assert "load x -> 0" in litmus(LITMUS / "MP-nofence.yaml", "--witness", "B.r == 0", code=0).output
 
 
 HANGS = "name: H\nhosts: {A: [wait f 1], B: [load x r]}\nhangs: allowed\n"
@@ -112,9 +108,9 @@ def test_what_judges_nothing_is_no_success(
     test: str, arguments: list[str], code: int, says: str, tmp_path: Path
 ) -> None:
     (tmp_path / "test.yaml").write_text(test)
-    done = litmus(tmp_path / "test.yaml", *arguments, "--json", tmp_path / "it.json")
-    assert done.exit_code == code and says in " ".join(done.output.split()), done.output
-    verdict = json.loads((tmp_path / "it.json").read_text())["verdict"]
+    done, document = with_json("litmus", tmp_path / "test.yaml", *arguments, code=code)
+    assert says in " ".join(done.output.split()), done.output
+    verdict = document["verdict"]
     assert verdict == {0: "ok", 1: "violation", 3: "unknown"}[code]
 
 
@@ -131,7 +127,6 @@ def test_what_judges_nothing_is_no_success(
 )
 def test_bad_input_gets_one_sentence(tmp_path: Path, arguments: list[str], says: str) -> None:
     there = {"EMPTY": str(tmp_path), "MP": str(LITMUS / "MP.yaml")}
-    done = litmus(*(there.get(argument, argument) for argument in arguments))
-    assert done.exit_code == 2
+    done = litmus(*(there.get(argument, argument) for argument in arguments), code=2)
     assert says in done.output
     assert "Traceback" not in done.output

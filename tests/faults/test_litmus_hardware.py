@@ -4,7 +4,6 @@ Caches of this machine are coherent, so that a missing flush shows nowhere here:
 runs the same where caches hide nothing.
 """
 
-import json
 import os
 import signal
 import subprocess
@@ -16,11 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cxlemu.cli import main
 from cxlemu.errors import ArgumentError, DeadlineError, InputError
 from cxlemu.memory import MemorySpec
 from cxlemu.world import launch
@@ -39,6 +36,7 @@ from faults.machine.program import MachineProgram, Straight
 from faults.verdict import Verdict
 from tests.faults.test_litmus_emulated import random_program
 from tests.helpers.card_files import blank_cards, device_flags, pool_of
+from tests.helpers.commands import cxlemu, with_json
 from tests.helpers.tiers import PATIENT_S, examples
 from tests.machine.test_launchers import environment
 
@@ -288,13 +286,12 @@ def test_a_wait_ends_where_the_look_raises() -> None:
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
-def litmus(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["litmus", *map(str, arguments)])
+litmus = partial(cxlemu, "litmus")
 
 
 def test_the_command_counts_in_shared_memory(tmp_path: Path) -> None:
-    done = litmus(HANDOVER, LITMUS / "SB.yaml", LITMUS / "CRASH-torn.yaml", "--backend", "shm", "--rounds", 300)
-    assert done.exit_code == 3, done.output  # one was skipped
+    # one was skipped
+    done = litmus(HANDOVER, LITMUS / "SB.yaml", LITMUS / "CRASH-torn.yaml", "--backend", "shm", "--rounds", 300, code=3)
     lines = done.output.splitlines()
     assert lines[0].startswith("# coherent shared memory, 2 ranks, ")
     assert lines[1].startswith("# all ranks on one machine: its caches are coherent")
@@ -306,11 +303,9 @@ def test_the_command_counts_in_shared_memory(tmp_path: Path) -> None:
 def test_a_forbidden_outcome_is_exit_1_and_json_has_it_all(tmp_path: Path) -> None:
     file = tmp_path / "wrong.yaml"
     file.write_text(HANDOVER.read_text().replace("forbidden: [B.r == 0]", "forbidden: [B.r == 1]"))
-    done = litmus(file, "--backend", "shm", "--launch", "threads", "--rounds", 100, "--json", tmp_path / "it.json")
-    assert done.exit_code == 1, done.output
+    done, document = with_json("litmus", file, "--backend", "shm", "--launch", "threads", "--rounds", 100, code=1)
     assert "always B.r == 1 (forbidden)" in done.output
     assert "100 ! B.r=1  x=1  f=1" in done.output
-    document = json.loads((tmp_path / "it.json").read_text())
     assert (document["verdict"], document["ranks"], document["backend"]) == ("violation", 2, "shm")
     assert (document["machines"], document["cards"]) == (1, "")
     (row,) = document["rows"]
@@ -321,8 +316,7 @@ def test_a_forbidden_outcome_is_exit_1_and_json_has_it_all(tmp_path: Path) -> No
 
 def test_what_the_model_does_not_have_is_exit_1(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(litmus_hardware, "_possible", lambda test: frozenset({(0, 0, 0)}))
-    done = litmus(HANDOVER, "--backend", "shm", "--launch", "threads", "--rounds", 50)
-    assert done.exit_code == 1
+    done = litmus(HANDOVER, "--backend", "shm", "--launch", "threads", "--rounds", 50, code=1)
     assert "50 ended as the memory model does not" in done.output
 
 
@@ -344,8 +338,7 @@ def test_what_the_model_does_not_have_is_exit_1(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_bad_input_gets_one_sentence(arguments: list[str], says: str) -> None:
-    done = litmus(HANDOVER, *arguments)
-    assert done.exit_code == 2
+    done = litmus(HANDOVER, *arguments, code=2)
     assert says in done.output
     assert "Traceback" not in done.output
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +19,7 @@ from collectives.algorithms.catalog import build, recipe
 from collectives.builder import ALL, Batches, Builder
 from collectives.builder.recipes import Recipe
 from collectives.contracts import COLLECTIVES
-from cxlemu.cli import INTERRUPTED, main
+from cxlemu.cli import INTERRUPTED
 from cxlemu.cli.interruption import Interruption
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Call, InHeap, Instruction, Layout, Op, Plan
@@ -50,6 +49,7 @@ from faults.mutate.trial import SURVIVAL, Fate, MutantJudgement, Trial
 from faults.prove import prove, prove_calls
 from faults.verdict import Verdict
 from faults.zero_copy_calls import HEAP_INPUT
+from tests.helpers.commands import cxlemu, with_json
 
 NAIVE = MutationCase("all_gather", "naive", 2)
 BELLS = (*WAITS, *RINGS)
@@ -309,10 +309,8 @@ def test_plans_with_checksums_are_mutated_as_well() -> None:
     assert {i.op for i in plan_of(case).part(0).streams[0].instructions} >= {Op.COMPUTE, Op.SIGNAL_DATA, Op.WAIT_DATA}
     found = fates(case)
     assert not any(fate.survived for fate in found) and found[Fate.CONFIRMED] > 30
-    result = CliRunner().invoke(
-        main, ["mutate", "--case", str(case), "--mutant", "0.0.4:delete", "--integrity", "crc32c"]
-    )
-    assert result.exit_code == 0 and "crc32c" in result.output, result.output
+    result = cxlemu("mutate", "--case", case, "--mutant", "0.0.4:delete", "--integrity", "crc32c", code=0)
+    assert "crc32c" in result.output, result.output
 
 
 def judged(case: MutationCase, op: Op, kind: str) -> set[Fate]:
@@ -409,8 +407,8 @@ def test_a_prover_that_does_not_know_lets_mutants_survive(monkeypatch: pytest.Mo
     monkeypatch.setattr(trial, "prove_calls", lambda plans, **options: unknown)
     found = fates(NAIVE)
     assert set(found) == {Fate.REFUSED, Fate.UNKNOWN} and found[Fate.UNKNOWN] > 0
-    done = CliRunner().invoke(main, ["mutate", "--case", str(NAIVE), "--mutant", "0.0.3:delete"])
-    assert done.exit_code == 3 and "the prover cannot tell" in done.output, done.output
+    done = cxlemu("mutate", "--case", NAIVE, "--mutant", "0.0.3:delete", code=3)
+    assert "the prover cannot tell" in done.output, done.output
 
 
 # --- needless instructions -----------------------------------------------------------------------------------
@@ -525,11 +523,8 @@ def test_the_report_says_what_a_survivor_is(fate: Fate, capsys: pytest.CaptureFi
     assert f"survived ({fate.value})" in said and said.count(f"{fate.value}: {SURVIVAL[fate]}") == 1
 
 
-def test_the_command_counts_and_writes_json(tmp_path: Path) -> None:
-    file = tmp_path / "mutants.json"
-    result = CliRunner().invoke(main, ["mutate", "barrier", "-n", "2-3", "-j", "1", "--json", str(file)])
-    assert result.exit_code == 0, result.output
-    told = json.loads(file.read_text())
+def test_the_command_counts_and_writes_json() -> None:
+    result, told = with_json("mutate", "barrier", "-n", "2-3", "-j", "1", code=0)
     assert [row["name"] for row in told["rows"]] == ["barrier line 2 ranks", "barrier line 3 ranks"]
     summary = told["summary"]
     assert told["complete"] and summary["survived"] == summary["needless"] == 0
@@ -544,7 +539,7 @@ def test_the_command_counts_and_writes_json(tmp_path: Path) -> None:
     assert f"  far, {taken} of {told['far_pairs']} pairs" in result.output and 0 < taken <= told["far_pairs"]
 
 
-def test_ctrl_c_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_keeps_what_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first plan is whole, of the second nothing is judged yet, and the third has not begun."""
 
     def second_is_interrupted(cases: Sequence[MutationCase], executor: object) -> Iterator[MutationRow]:
@@ -555,10 +550,7 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.Monke
         raise KeyboardInterrupt
 
     monkeypatch.setattr(mutate_run, "sweep", second_is_interrupted)
-    file = tmp_path / "mutants.json"
-    result = CliRunner().invoke(main, ["mutate", "barrier", "-n", "2-4", "-j", "1", "--json", str(file)])
-    assert result.exit_code == INTERRUPTED, result.output
-    told = json.loads(file.read_text())
+    result, told = with_json("mutate", "barrier", "-n", "2-4", "-j", "1", code=INTERRUPTED)
     assert told["interrupted"] and not told["complete"]
     whole, begun = told["rows"]
     assert whole["mutants"] == whole["killed"] + whole["equivalent"] > 0 == begun["killed"]
@@ -567,14 +559,13 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_help_names_every_operator() -> None:
-    told = CliRunner().invoke(main, ["mutate", "--help"], terminal_width=200).output
+    told = cxlemu("mutate", "--help", terminal_width=200).output
     assert all(f"  {operator.name:<10}{operator.what}" in told for operator in OPERATORS)
 
 
 def test_the_command_shows_one_mutant_with_a_schedule_that_replays() -> None:
     arguments = ["mutate", "all_gather", "--case", str(NAIVE), "--mutant", "0.0.3:delete"]
-    result = CliRunner().invoke(main, arguments)
-    assert result.exit_code == 0, result.output
+    result = cxlemu(*arguments, code=0)
     assert "0.0.3:delete FLUSH: confirmed" in result.output and "did not flush" in result.output
     [line] = [line for line in result.output.splitlines() if line.startswith("schedule: ")]
     plan = plan_of(NAIVE)
@@ -599,8 +590,7 @@ def test_the_command_shows_one_mutant_with_a_schedule_that_replays() -> None:
     ],
 )
 def test_bad_input_is_one_sentence(arguments: list[str], says: str) -> None:
-    result = CliRunner().invoke(main, ["mutate", *arguments])
-    assert result.exit_code == 2
+    result = cxlemu("mutate", *arguments, code=2)
     assert says in result.output and "Traceback" not in result.output
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from cxlemu.cli import main
+from tests.helpers.commands import cxlemu
 from tests.helpers.pool_programs import SOURCES, build
 
 
@@ -21,7 +21,7 @@ class Program:
         words: list[str] = []
         for word in commands.split():
             words += [str(self.binary), str(self.pool)] if word == "P" else [word]
-        return CliRunner().invoke(main, ["exec", "--pool", str(self.pool), *flags, "--", *words])
+        return cxlemu("exec", "--pool", self.pool, *flags, "--", *words)
 
     def found(self, *flags: str, commands: str = "P new :: P produce : P consume") -> list[dict[str, Any]]:
         """What is found in runs until one fails, as JSON has it."""
@@ -103,9 +103,8 @@ def test_reports_of_all_forms_and_litmus_tests_that_confirm_them(tmp_path: Path)
     assert "1. invalidated-early: an invalidate before the wait" in result.output
     assert f"queue.c:{program.line(TAKEN)} in consume" in result.output and "missing: invalidate" in result.output
     again = next(line for line in result.output.splitlines() if "again: cxlemu exec" in line)
-    assert CliRunner().invoke(main, again.split()[2:]).exit_code == 1
-    told = CliRunner().invoke(main, ["litmus", str(folder)])
-    assert told.exit_code == 0 and "2 tests: 2 as expected" in told.output
+    assert cxlemu(*again.split()[2:]).exit_code == 1
+    assert "2 tests: 2 as expected" in cxlemu("litmus", folder, code=0).output
     assert "<svg" in page.read_text() and f"queue.c:{program.line(ENTRY)}" in page.read_text()
     (found,) = json.loads(sarif.read_text())["runs"][0]["results"]
     assert found["locations"][0]["physicalLocation"]["region"]["startLine"] == program.line(TAKEN)

@@ -8,16 +8,15 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from cxlemu import program
-from cxlemu.cli import main
 from faults.programs.commands import parse_commands, parse_pools
 from faults.programs.findings import KINDS
 from faults.programs.judge import report_of
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
 from faults.programs.run import run
 from faults.programs.words import text
+from tests.helpers.commands import cxlemu
 from tests.helpers.compilers import installed
 from tests.helpers.pool_programs import SOURCES, built, on_x86
 
@@ -75,7 +74,6 @@ def test_a_mistake_shows_in_what_the_program_does(mistake: int) -> None:
         assert run(queue(made, deadline_s=5), RunChoice(None, 0)).ending is RunEnding.DEADLINE
         return
     failed = failure(queue(made), WORST + seeds(10))
-    assert failed is not None
     assert failed.ending in (RunEnding.FAILED, RunEnding.NO_PROGRESS)
 
 
@@ -244,7 +242,6 @@ def test_an_unmodified_python_is_right_for_ten_seeds(tmp_path: Path) -> None:
 @pytest.mark.deep
 def test_a_header_that_is_msynced_and_not_flushed_is_not_there(tmp_path: Path) -> None:
     failed = failure(python_pages(tmp_path / "pool", "msync"), WORST + seeds(10))
-    assert failed is not None
     assert any("the header is 0" in its.output for its in failed.exits)
 
 
@@ -262,24 +259,19 @@ def test_a_header_that_is_msynced_and_not_flushed_is_named(tmp_path: Path) -> No
 def test_the_command_says_which_programs_are_preloaded(tmp_path: Path) -> None:
     right, pool = build("queue.c"), tmp_path / "pool"
     commands = f"{right} {pool} new :: {right} {pool} produce : {right} {pool} consume"
-    done = CliRunner().invoke(main, f"exec --pool {pool}=4M --seeds 0 -- {commands}".split())
-    assert done.exit_code == 0, done.output
+    done = cxlemu(*f"exec --pool {pool}=4M --seeds 0 -- {commands}".split(), code=0)
     assert f"# {right.name}: not compiled with cxlemu cc, so preloaded" in done.output.replace("\n", " ")
 
 
 def test_the_command_refuses_what_it_could_not_follow(tmp_path: Path) -> None:
     static = build("late.c", "-static", "-nostartfiles", "-Wl,-e,publish")
-    done = CliRunner().invoke(main, f"exec --pool {tmp_path / 'pool'}=4M -- {static}".split())
-    assert done.exit_code == 2
+    done = cxlemu(*f"exec --pool {tmp_path / 'pool'}=4M -- {static}".split(), code=2)
     assert "statically linked" in done.output.replace("\n", " ")
 
 
 @pytest.mark.parametrize("flag", ["--poison=64@9", "--lose-card=0@9", "--link-down=0@9"])
 def test_the_command_refuses_what_only_loads_that_are_seen_could_show(flag: str, tmp_path: Path) -> None:
-    done = CliRunner().invoke(
-        main, f"exec --pool {tmp_path / 'pool'}=4M --no-check {flag} -- {build('queue.c')}".split()
-    )
-    assert done.exit_code == 2
+    done = cxlemu(*f"exec --pool {tmp_path / 'pool'}=4M --no-check {flag} -- {build('queue.c')}".split(), code=2)
     assert "its loads are not seen" in done.output.replace("\n", " ")
 
 

@@ -17,9 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from cxlemu.cli import main
 from cxlemu.errors import ArgumentError, RunError
 from cxlemu.memory import WORST_CASE, HostCache, MemorySpec
 from cxlemu.memory.dax import DaxMemory
@@ -315,11 +313,9 @@ def test_ranks_of_one_host_share_its_cache(ranks: int, ranks_per_host: int) -> N
 def test_processes_of_one_host_share_it_as_well(tmp_path: Path) -> None:
     file = tmp_path / "shared.py"
     file.write_text(NEVER_FLUSHED)
-    right = cxlemu("--protocol", f"{file}:shared", "--adversary", "off", "--repeat", "3")
-    assert right.exit_code == 0, right.output
+    right = cxlemu("--protocol", f"{file}:shared", "--adversary", "off", "--repeat", "3", code=0)
     assert "2 ranks on 1 host (2), launch: processes" in right.output
-    wrong = cxlemu("--protocol", f"{file}:shared", "--adversary", "off", "--repeat", "3", "-n", "3")
-    assert wrong.exit_code == 1, wrong.output
+    wrong = cxlemu("--protocol", f"{file}:shared", "--adversary", "off", "--repeat", "3", "-n", "3", code=1)
     assert "3 ranks on 2 hosts (2+1), launch: processes" in wrong.output
     assert re.search(r"  rank 2 failed at \S*shared.py:12: sees 0\n", wrong.output)
 
@@ -537,13 +533,10 @@ def test_repaired_protocols_are_right_on_every_memory(file: Path, backend: str, 
     )
     if backend == "dax":
         cards = [str(tmp_path / f"card{number}") for number in range(2)]
-        made = CliRunner().invoke(
-            main, ["pool", "format", *device_flags(cards), "--create-size", "1M", "--max-ranks", "8"]
-        )
-        assert made.exit_code == 0, made.output
+        words = ("--create-size", "1M", "--max-ranks", "8")
+        commands.cxlemu("pool", "format", *device_flags(cards), *words, code=0)
         flags += device_flags(cards)
-    done = cxlemu("--protocol", f"{file}:fixed", "--launch", "threads", *flags)
-    assert done.exit_code == 0, done.output
+    done = cxlemu("--protocol", f"{file}:fixed", "--launch", "threads", *flags, code=0)
     assert "rank 1 returned None\n" in done.output
     assert f"# {12 if backend == 'emulated' else 4} runs, 0 wrong, " in done.output
 
@@ -553,8 +546,7 @@ def test_repaired_protocols_are_right_on_every_memory(file: Path, backend: str, 
     "file", [file for file in EXAMPLES if "_l" in file.stem or "_q" in file.stem], ids=lambda file: file.stem
 )
 def test_so_they_are_as_processes(file: Path) -> None:
-    done = cxlemu("--protocol", f"{file}:fixed", "--seeds", "5")
-    assert done.exit_code == 0, done.output
+    cxlemu("--protocol", f"{file}:fixed", "--seeds", "5", code=0)
 
 
 @pytest.mark.deep(rows=lambda backend: backend == "shm")
@@ -565,8 +557,7 @@ def test_processes_meet_on_memory_that_is_not_emulated(backend: str, tmp_path: P
         cards = blank_cards(tmp_path, 2)
         pool_of(cards)
         flags = device_flags(cards)
-    done = cxlemu("--protocol", f"{EXAMPLES[0]}:fixed", "--backend", backend, *flags)
-    assert done.exit_code == 0, done.output
+    done = cxlemu("--protocol", f"{EXAMPLES[0]}:fixed", "--backend", backend, *flags, code=0)
     hidden = "no flush or invalidate that is missing shows" if backend == "shm" else "whose cache is coherent"
     assert hidden in done.output
 
@@ -575,11 +566,8 @@ def test_processes_meet_on_memory_that_is_not_emulated(backend: str, tmp_path: P
 @pytest.mark.parametrize("file", SHOWN_BY_RUNS, ids=lambda file: file.stem)
 def test_known_bugs_show_with_the_command_that_their_file_has(file: Path) -> None:
     """With the one that executes them; the other one is test_explore's."""
-    commands = re.findall(r"^cxlemu (run .*)$", ast.get_docstring(ast.parse(file.read_text())) or "", re.MULTILINE)
-    assert len(commands) == 1
-    words = shlex.split(commands[0].replace("examples/protocols", str(file.parent)))
-    done = CliRunner().invoke(main, words)
-    assert done.exit_code == 1, done.output
+    (words,) = re.findall(r"^cxlemu run (.*)$", ast.get_docstring(ast.parse(file.read_text())) or "", re.MULTILINE)
+    done = cxlemu(*shlex.split(words.replace("examples/protocols", str(file.parent))), code=1)
     assert re.search(r"^run \d+(, seed \d+)?: wrong$", done.output, re.MULTILINE)
 
 
@@ -587,8 +575,7 @@ def test_stuck_ranks_end_the_series_and_json_says_all_of_it(tmp_path: Path) -> N
     said = tmp_path / "said.json"
     index = next(file for file in EXAMPLES if file.stem == "unflushed_index")
     flags = ["--adversary", "off", "--deadline-s", "0.5", "--launch", "threads", "--json"]
-    done = cxlemu("--protocol", f"{index}:broken", *flags, said)
-    assert done.exit_code == 1, done.output
+    done = cxlemu("--protocol", f"{index}:broken", *flags, said, code=1)
     assert "# 1 run, 1 wrong, 9 more not made after a rank was stuck, " in done.output
     document = json.loads(said.read_text())
     assert (document["hosts"], document["asked_for"], document["wrong"]) == ([0, 1], 10, 1)
@@ -597,15 +584,14 @@ def test_stuck_ranks_end_the_series_and_json_says_all_of_it(tmp_path: Path) -> N
     assert run_["memory"] == {"index": 0, "item": 42}
     assert [rank["how"] for rank in run_["ranks"]] == ["returned", "stuck"]
     assert "unflushed_index.py:" in run_["ranks"][1]["where"]
-    both = CliRunner().invoke(main, ["run", "--protocol", f"{index}:fixed", "--launch", "threads", "--json", "-"])
+    both = cxlemu("--protocol", f"{index}:fixed", "--launch", "threads", "--json", "-")
     assert json.loads(both.stdout)["wrong"] == 0
 
 
 def test_seeds_and_repeats_make_runs(tmp_path: Path) -> None:
     def seeds(*flags: str) -> list[int | None]:
         said = tmp_path / "said.json"
-        done = cxlemu("--protocol", f"{EXAMPLES[1]}:fixed", "--launch", "threads", "--json", said, *flags)
-        assert done.exit_code == 0, done.output
+        cxlemu("--protocol", f"{EXAMPLES[1]}:fixed", "--launch", "threads", "--json", said, *flags, code=0)
         return [run_["seed"] for run_ in json.loads(said.read_text())["runs"]]
 
     assert seeds() == list(range(1, 11))
@@ -662,9 +648,7 @@ def test_a_rank_that_dies_is_named(tmp_path: Path) -> None:
         "@protocol('x')\ndef dies(rank, ranks):\n    yield Fence()\n"
         "    if rank == 1: os.kill(os.getpid(), 9)\n    yield Wait('x', 1)\n"
     )
-    done = cxlemu("--protocol", f"{file}:dies", "--deadline-s", "2")
-    assert done.exit_code == 1, done.output
-    assert "rank 1 was killed by SIGKILL" in done.output
+    assert "rank 1 was killed by SIGKILL" in cxlemu("--protocol", f"{file}:dies", "--deadline-s", "2", code=1).output
 
 
 @pytest.mark.parametrize(
@@ -691,9 +675,7 @@ def test_a_rank_that_dies_is_named(tmp_path: Path) -> None:
 )
 def test_bad_input_gets_one_sentence(flags: list[str], says: str) -> None:
     before = {path.name for path in Path("/dev/shm").iterdir()}
-    done = cxlemu("--protocol", *(flag.replace("FILE", str(EXAMPLES[0])) for flag in flags))
-    assert done.exit_code == 2, done.output
-    assert says in done.output
+    assert says in cxlemu("--protocol", *(flag.replace("FILE", str(EXAMPLES[0])) for flag in flags), code=2).output
     assert not {
         name for name in {path.name for path in Path("/dev/shm").iterdir()} - before if f"-{os.getpid()}-" in name
     }

@@ -2,14 +2,15 @@
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from cxlemu.cli import INTERRUPTED, main
+from cxlemu.cli import INTERRUPTED
 from faults.cli import prove_run
+from tests.helpers.commands import cxlemu, with_json
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,8 +31,7 @@ def forgets(b):
 """
 
 
-def prove(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["prove", *arguments])
+prove = partial(cxlemu, "prove")
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
@@ -39,10 +39,8 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def test_all_we_ship_in_every_variant(tmp_path: Path) -> None:
-    result = prove("-n", "2-3", "-b", "256", "--json", str(tmp_path / "proofs.json"))
-    assert result.exit_code == 0, result.output
-    document = json.loads((tmp_path / "proofs.json").read_text())
+def test_all_we_ship_in_every_variant() -> None:
+    result, document = with_json("prove", "-n", "2-3", "-b", "256", code=0)
     assert (document["verdict"], document["complete"]) == ("ok", True)
     rows = document["rows"]
     assert len(rows) == 2 * 102 and {row["verdict"] for row in rows} == {"ok"}
@@ -59,8 +57,7 @@ def test_a_variant_beside_every_one_is_proved_once(named: str, variants: str) ->
 
 def test_sizes_variants_and_in_place(tmp_path: Path) -> None:
     chosen = ("all_reduce", "reduce_scatter", "-n", "2", "-b", "64", "-e", "1K", "--variant", "all,two_shot,zero_copy")
-    result = prove(*chosen, "-f", "4", "--in-place", "--json", str(tmp_path / "proofs.json"))
-    assert result.exit_code == 0, result.output
+    prove(*chosen, "-f", "4", "--in-place", "--json", str(tmp_path / "proofs.json"), code=0)
     found = [(row["collective"], row["variant"], row["bytes"]) for row in rows_of(tmp_path / "proofs.json")]
     sizes = (64, 256, 1024)
     assert found == [
@@ -72,10 +69,8 @@ def test_sizes_variants_and_in_place(tmp_path: Path) -> None:
     ]
 
 
-def test_plans_that_carry_checksums(tmp_path: Path) -> None:
-    result = prove("--integrity", "crc32c", "-n", "2-4", "-b", "256", "--json", str(tmp_path / "proofs.json"))
-    assert result.exit_code == 0, result.output
-    document = json.loads((tmp_path / "proofs.json").read_text())
+def test_plans_that_carry_checksums() -> None:
+    document = with_json("prove", "--integrity", "crc32c", "-n", "2-4", "-b", "256", code=0)[1]
     rows = document["rows"]
     assert document["integrity"] == "crc32c" and {row["verdict"] for row in rows} == {"ok"}
     assert {row["variant"] for row in rows} == {
@@ -97,8 +92,7 @@ def test_plans_that_carry_checksums(tmp_path: Path) -> None:
 
 def test_an_algorithm_of_the_users_own() -> None:
     one = ("-n", "2-4", "-b", "1K", "-o", "sum", "-d", "f32", "--out-of-place")
-    result = prove("--algorithm", f"{ROOT}/examples/my_all_reduce.py:my_all_reduce", *one)
-    assert result.exit_code == 0, result.output
+    result = prove("--algorithm", f"{ROOT}/examples/my_all_reduce.py:my_all_reduce", *one, code=0)
     assert "3 of 3 calls: 3 ok" in result.output
 
 
@@ -110,8 +104,7 @@ def test_a_mistake_is_told_and_shown(tmp_path: Path, forgotten: str, rule: str, 
     (tmp_path / "mine.py").write_text(FORGETFUL.replace("{forgotten}", forgotten))
     file = tmp_path / "proofs.json"
     one = ("-n", "2", "-b", "256", "-d", "f32", "--out-of-place", "--json", str(file))
-    result = prove("--algorithm", f"{tmp_path}/mine.py:forgets", *one)
-    assert result.exit_code == 1, result.output
+    result = prove("--algorithm", f"{tmp_path}/mine.py:forgets", *one, code=1)
     assert words in result.output and "executed: wrong bytes" in result.output
     [row] = rows_of(file)
     assert (row["verdict"], row["rule"]) == ("violation", rule)
@@ -123,13 +116,12 @@ def test_a_mistake_in_a_plan_with_checksums_is_told_and_replayed(tmp_path: Path)
     """What a reader of stale bytes sees is damage that is none."""
     (tmp_path / "mine.py").write_text(FORGETFUL.replace("{forgotten}", "INVALIDATE"))
     own = ("--algorithm", f"{tmp_path}/mine.py:forgets")
-    result = prove(*own, "-n", "2", "-b", "256", "-d", "f32", "--out-of-place", "--integrity", "crc32c")
-    assert result.exit_code == 1, result.output
+    result = prove(*own, "-n", "2", "-b", "256", "-d", "f32", "--out-of-place", "--integrity", "crc32c", code=1)
     assert "did not invalidate it after the wait" in result.output
     assert "executed: damage that is none: what rank" in result.output
     [again] = [line for line in result.output.splitlines() if line.startswith("  again: ")]
-    replayed = CliRunner().invoke(main, [*again.split()[2:]])
-    assert replayed.exit_code == 1 and "fails again, exactly as recorded: damage" in replayed.output, replayed.output
+    replayed = cxlemu(*again.split()[2:], code=1)
+    assert "fails again, exactly as recorded: damage" in replayed.output, replayed.output
 
 
 def test_what_it_cannot_tell_is_unknown(tmp_path: Path) -> None:
@@ -138,8 +130,9 @@ def test_what_it_cannot_tell_is_unknown(tmp_path: Path) -> None:
         text + "    b.written.streams['publish'].append(Instruction(Op.SIGNAL, arg=0 if b.rank else 5))\n"
         "    b.written.streams['retrieve'].append(Instruction(Op.SIGNAL, arg=5))\n"
     )
-    result = prove("--algorithm", f"{tmp_path}/mine.py:forgets", "-n", "2", "-b", "256", "-d", "f32", "--out-of-place")
-    assert result.exit_code == 3, result.output
+    result = prove(
+        "--algorithm", f"{tmp_path}/mine.py:forgets", "-n", "2", "-b", "256", "-d", "f32", "--out-of-place", code=3
+    )
     assert "it has no one writer" in result.output and "1 unknown" in result.output
 
 
@@ -151,7 +144,7 @@ def test_what_it_cannot_tell_is_unknown(tmp_path: Path) -> None:
     ],
 )
 def test_ctrl_c_keeps_what_is_finished(
-    function: str, words: list[str], done: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    function: str, words: list[str], done: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judged, begun = getattr(prove_run, function), []
 
@@ -162,10 +155,7 @@ def test_ctrl_c_keeps_what_is_finished(
         return judged(*arguments, **told)
 
     monkeypatch.setattr(prove_run, function, third_is_interrupted)
-    file = tmp_path / "proofs.json"
-    result = prove(*words, "--json", str(file))
-    assert result.exit_code == INTERRUPTED, result.output
-    document = json.loads(file.read_text())
+    result, document = with_json("prove", *words, code=INTERRUPTED)
     assert document["interrupted"] and not document["complete"] and document["verdict"] == "unknown"
     assert [row["verdict"] for row in document["rows"]] == ["ok"] * 2
     assert done in result.stdout and "; interrupted\n" in result.stdout
@@ -190,8 +180,7 @@ def test_ctrl_c_keeps_what_is_finished(
     ],
 )
 def test_bad_input_is_one_sentence(arguments: tuple[str, ...], words: str) -> None:
-    result = prove(*arguments)
-    assert result.exit_code == 2
+    result = prove(*arguments, code=2)
     assert words in result.output and result.output.count("\n") == 1
 
 

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from cxlemu.cli import main
 from cxlemu.errors import ArgumentError, InputError, RankFailures
 from cxlemu.userfile import LeftError
 from faults.inject.script import Script
 from faults.testing.worlds import Worlds, requires_of, script_of
 from tests.helpers import rank_programs
+from tests.helpers.commands import cxlemu
 
 pytest_plugins = ["pytester"]
 
@@ -335,9 +334,7 @@ def test_where(cxl_world):
     )
     # Under CI=1 pytest's summary repeats the whole message.
     (command,) = set(re.findall(r"again: (cxlemu replay cxl1\.\S+ --algorithm \S+)", result.stdout.str()))
-    again = CliRunner().invoke(main, command.split()[1:])
-    assert again.exit_code == 1
-    assert "fails again, exactly as recorded: wrong bytes" in again.output
+    assert "fails again, exactly as recorded: wrong bytes" in cxlemu(*command.split()[1:], code=1).output
 
 
 # --- what a failure shows ------------------------------------------------------------------------------------

@@ -8,15 +8,14 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from cxlemu.cli import main
 from cxlemu.errors import ArgumentError
 from faults.explore import core, search
 from faults.explore.result import Budget
 from faults.machine.program import Do, MachineProgram, Step, Straight, Thread, Word
 from faults.machine.steps import Machine, replay
 from faults.verdict import Verdict
+from tests.helpers.commands import cxlemu
 
 THREADS, HOSTS, LINES, WORDS_IN_A_LINE, REGISTERS, EVENTS, VALUES, STEPS = 32, 8, 1024, 8, 64, 1024, 256, 32_751
 REDUCTIONS = [dict(zip(("lazy", "checked_reads", "ample"), on, strict=True)) for on in product((True, False), repeat=3)]
@@ -177,8 +176,7 @@ def test_calls_in_which_little_or_nothing_travels_are_judged(
 ) -> None:
     (tmp_path / "own.py").write_text(NOTHING_TRAVELS)
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(main, ["explore", program, *more, "--engine", engine])
-    assert done.exit_code == exit_code, done.output
+    done = cxlemu("explore", program, *more, "--engine", engine, code=exit_code)
     assert ("ok, in every execution" in done.output) == (exit_code == 0)
     assert ("nothing was judged" in done.output) == (exit_code == 3)
 
@@ -186,5 +184,5 @@ def test_calls_in_which_little_or_nothing_travels_are_judged(
 @pytest.mark.parametrize("engine", ["native", "reference"])
 def test_a_litmus_test_of_events_alone_is_judged(engine: str, tmp_path: Path) -> None:
     (tmp_path / "events.yaml").write_text(ONLY_EVENTS)
-    done = CliRunner().invoke(main, ["litmus", str(tmp_path / "events.yaml"), "--engine", engine])
-    assert done.exit_code == 0 and "1 as expected, 0 not, 0 unknown" in done.output
+    done = cxlemu("litmus", tmp_path / "events.yaml", "--engine", engine, code=0)
+    assert "1 as expected, 0 not, 0 unknown" in done.output

@@ -34,9 +34,7 @@ def test_an_execution_is_reproduced_from_its_token(variant: str) -> None:
         if instruction.op is Op.INVALIDATE
     )
     word = str(shown_token(f"1.{stream}.{at}:delete", trial.case))
-    result = cxlemu("replay", word)
-    assert result.exit_code == 1, result.output
-    assert "fails again, exactly as recorded: wrong bytes" in result.output
+    assert "fails again, exactly as recorded: wrong bytes" in cxlemu("replay", word, code=1).output
 
 
 def test_it_can_be_drawn(tmp_path: Path) -> None:
@@ -50,16 +48,14 @@ def changed(**changes: Any) -> Token:
 
 
 def test_plans_that_have_changed_since_are_noticed() -> None:
-    result = cxlemu("replay", changed(plans="0" * 64))
-    assert result.exit_code == 1
+    result = cxlemu("replay", changed(plans="0" * 64), code=1)
     assert "the plans that are made here are others than those that failed" in result.output
 
 
 def test_plans_without_the_mistake_are_others_and_nothing_is_known_of_the_failure() -> None:
     calls = [{name: value for name, value in call.items() if name != "mutant"} for call in shown_token().body["calls"]]
-    result = cxlemu("replay", changed(calls=calls))
-    assert result.exit_code == 3
-    assert "not reproduced: the plans that are made here are others than those that failed" in result.output
+    output = cxlemu("replay", changed(calls=calls), code=3).output
+    assert "not reproduced: the plans that are made here are others than those that failed" in output
 
 
 RING = dict(shown_token().body["ring"])
@@ -81,8 +77,7 @@ RING = dict(shown_token().body["ring"])
     ],
 )
 def test_a_foreign_token_is_one_sentence(changes: dict[str, Any]) -> None:
-    result = cxlemu("replay", changed(**changes))
-    assert result.exit_code == 2
+    result = cxlemu("replay", changed(**changes), code=2)
     assert result.output.count("\n") == 1 and result.output.startswith("cxlemu: ")
 
 
@@ -111,11 +106,8 @@ def mine(b):
 def test_a_violation_that_the_prover_finds_has_a_token(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     own = f"{tmp_path / 'own.py'}:mine"
-    result = cxlemu("prove", "--algorithm", own, "-n", 3, "-b", 600)
-    assert result.exit_code == 1, result.output
+    result = cxlemu("prove", "--algorithm", own, "-n", 3, "-b", 600, code=1)
     (command,) = [line.split("again: ")[1] for line in result.output.splitlines() if "again: " in line]
     assert command.endswith(f" --algorithm {own}")
-    again = cxlemu(*command.split()[1:])
-    assert again.exit_code == 1, again.output
-    assert "fails again, exactly as recorded: wrong bytes" in again.output
+    assert "fails again, exactly as recorded: wrong bytes" in cxlemu(*command.split()[1:], code=1).output
     assert cxlemu("replay", command.split()[2]).exit_code == 2  # executes nothing that a token names

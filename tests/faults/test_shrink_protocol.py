@@ -5,18 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from cxlemu.cli import main
 from cxlemu.pool import ballots
 from cxlemu.pool.ballots import BallotAction, BallotStep
 from cxlemu.pool.board import Proposal, Stage, Vote
+from tests.helpers.commands import cxlemu
 
 FILE = Path(__file__).parents[2] / "examples" / "protocols" / "shrink.py"
 
 
 def explored(name: str, ranks: int) -> tuple[int, str]:
-    done = CliRunner().invoke(main, ["explore", f"{FILE}:{name}", "-n", str(ranks), "--budget", "600s"])
+    done = cxlemu("explore", f"{FILE}:{name}", "-n", ranks, "--budget", "600s")
     return done.exit_code, done.output.splitlines()[0]
 
 

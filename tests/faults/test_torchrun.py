@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from collectives.communicator.communicator import Communicator
-from cxlemu.cli import main
 from cxlemu.engines import engine_for
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import MemorySpec
@@ -29,6 +27,7 @@ from faults.torch.launch import Round
 from faults.torch.leaving_out import LeavingOut
 from faults.torch.saved import FORMAT, SavedCall, load, replay
 from faults.torch.script import TrainingScript
+from tests.helpers.commands import cxlemu
 from tests.helpers.tiers import PATIENT_S
 from tests.helpers.torch_ranks import torch_ranks
 
@@ -67,8 +66,8 @@ def test_a_kept_call_is_right_alone_and_wrong_without_its_invalidates(call: str,
 
 def test_a_replay_writes_json(tmp_path: Path) -> None:
     folder = kept(tmp_path / "right", "all_gather", "none", {})
-    done = CliRunner().invoke(main, ["torchrun", "--replay", str(folder), "--json", "-"])
-    assert done.exit_code == 0 and json.loads(done.stdout) == {"kept": "it was wrong", "wrong": []}
+    done = cxlemu("torchrun", "--replay", folder, "--json", "-", code=0)
+    assert json.loads(done.stdout) == {"kept": "it was wrong", "wrong": []}
 
 
 @pytest.mark.parametrize(
@@ -112,8 +111,8 @@ def test_what_cannot_be_run_is_said(
     if importlib.util.find_spec("torch") is None and __file__ in arguments:
         pytest.skip("torch is not installed")
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(main, ["torchrun", *arguments])
-    assert done.exit_code == 2 and said in done.output, done.output
+    done = cxlemu("torchrun", *arguments, code=2)
+    assert said in done.output, done.output
     assert list(tmp_path.iterdir()) == []
 
 
@@ -272,7 +271,7 @@ def test_a_folder_stays_only_where_a_call_is_kept_in_it(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     monkeypatch.setattr("faults.cli.torchrun_run.run_ranks", ranks)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert CliRunner().invoke(main, ["torchrun", "-n", "1", "train.py"]).exit_code == code
+    assert cxlemu("torchrun", "-n", "1", "train.py").exit_code == code
     assert len(list(tmp_path.glob("cxlemu-torchrun-*"))) == call
 
 
@@ -282,8 +281,8 @@ def test_a_folder_that_takes_no_files_is_said_and_save_named(tmp_path: Path, mon
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     for folder, flags in (("gone", []), ("", ["--save", str(tmp_path / "file")])):
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path / folder))
-        done = CliRunner().invoke(main, ["torchrun", "-n", "1", *flags, str(tmp_path / "train.py")])
-        assert done.exit_code == 2 and "--save" in done.output, done.output
+        done = cxlemu("torchrun", "-n", "1", *flags, tmp_path / "train.py", code=2)
+        assert "--save" in done.output, done.output
 
 
 def test_a_folder_that_is_used_again_has_no_reports_of_the_earlier_run(
@@ -293,7 +292,7 @@ def test_a_folder_that_is_used_again_has_no_reports_of_the_earlier_run(
     (tmp_path / "rank-1.jsonl").write_text('{"kind": "replicas", "rank": 1, "at": 1.0, "sentence": "old"}\n')
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     monkeypatch.setattr("faults.cli.torchrun_run.run_ranks", lambda *given: [Round(codes={0: 0, 1: 0})])
-    done = CliRunner().invoke(main, ["torchrun", "--save", str(tmp_path), str(tmp_path / "train.py")])
+    done = cxlemu("torchrun", "--save", tmp_path, tmp_path / "train.py")
     assert "old" not in done.output and done.exit_code == 3, done.output  # nothing ran over the pool
 
 
@@ -457,8 +456,8 @@ IDLE = {"print('idle')": "made no process group", MEETS: "called no collective a
 @pytest.mark.parametrize("idle", IDLE)
 def test_a_script_that_makes_no_group_or_no_call_runs_nothing(idle: str, tmp_path: Path) -> None:
     (tmp_path / "idle.py").write_text(idle)
-    done = CliRunner().invoke(main, ["torchrun", "-n", "2", str(tmp_path / "idle.py")])
-    assert done.exit_code == 3 and f"nothing ran over the pool: the script {IDLE[idle]}" in done.output
+    done = cxlemu("torchrun", "-n", "2", tmp_path / "idle.py", code=3)
+    assert f"nothing ran over the pool: the script {IDLE[idle]}" in done.output
 
 
 @needs_torch
@@ -468,7 +467,7 @@ def test_a_receive_that_nobody_waits_for_and_nobody_sends_is_a_warning(compare: 
     (tmp_path / "recv.py").write_text(
         MEETS + "dist.all_reduce(x := __import__('torch').ones(1))\ndist.get_rank() and dist.irecv(x, 0)"
     )
-    done = CliRunner().invoke(main, ["torchrun", "-n", "2", *compare, str(tmp_path / "recv.py")])
+    done = cxlemu("torchrun", "-n", "2", *compare, tmp_path / "recv.py")
     assert "RuntimeWarning: cxl: rank 1 left group 0, and no message came for 1 recv" in done.output
     assert done.exit_code == 0 and "Traceback" not in done.output
 
@@ -478,5 +477,4 @@ def test_a_receive_that_nobody_waits_for_and_nobody_sends_is_a_warning(compare: 
 def test_messages_run_over_the_pool(tmp_path: Path) -> None:
     send = "x = __import__('torch').ones(1)\n(dist.recv if dist.get_rank() else dist.send)(x, 1 - dist.get_rank())"
     (tmp_path / "sends.py").write_text(MEETS + send)
-    done = CliRunner().invoke(main, ["torchrun", "-n", "2", str(tmp_path / "sends.py")])
-    assert done.exit_code == 0, done.output
+    cxlemu("torchrun", "-n", "2", tmp_path / "sends.py", code=0)

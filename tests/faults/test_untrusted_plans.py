@@ -4,11 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from collectives.algorithms.catalog import load_plan
 from cxlemu import _native
-from cxlemu.cli import main
 from cxlemu.errors import PlanFileError
 from cxlemu.memory.backend import EVERYTHING
 from cxlemu.memory.protocol import LINE_BYTES
@@ -17,6 +15,7 @@ from cxlemu.plan import file as plan_file
 from cxlemu.plan.instructions import Kind, Operand
 from cxlemu.plan.layout import layout_record
 from cxlemu.plan.plan import group_table, region_table
+from tests.helpers.commands import cxlemu
 from tests.helpers.native_lockstep import card
 
 MANY_CARDS = 1 << 16
@@ -71,8 +70,8 @@ def test_memory_that_is_not_its_calls_is_not_loaded(tmp_path: Path, made: Plan, 
     plan_file.save(made, tmp_path / "small.plan")
     with pytest.raises(PlanFileError, match=says):
         load_plan(tmp_path / "small.plan")
-    shown = CliRunner().invoke(main, ["plan", "show", "--file", str(tmp_path / "small.plan")])
-    assert shown.exit_code == 2 and says in shown.output, shown.output
+    shown = cxlemu("plan", "show", "--file", tmp_path / "small.plan", code=2)
+    assert says in shown.output, shown.output
 
 
 def test_ends_of_regions_are_computed_not_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -100,9 +99,7 @@ REFUSED = {
 def test_what_is_too_large_to_be_judged(tmp_path: Path, verb: str, what: str) -> None:
     made, says = REFUSED[verb][what]
     plan_file.save(made, tmp_path / "small.plan")
-    result = CliRunner().invoke(main, [verb, str(tmp_path / "small.plan")])
-    assert result.exit_code == 2
-    assert says in result.output
+    assert says in cxlemu(verb, tmp_path / "small.plan", code=2).output
 
 
 def test_c_reads_aligned_records_from_a_header_of_any_length(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from cxlemu import _measure, _native
 from cxlemu.accelerator.fake import FakeDevice
@@ -19,12 +19,13 @@ from cxlemu.calibrate.certificate import NOTHING, certificate, page, visibility
 from cxlemu.calibrate.device_copies import DeviceCopies, device_copies
 from cxlemu.calibrate.measure import SMALL_BYTES, Bandwidth, Calibration
 from cxlemu.calibrate.topology_file import on_cards, topology_file
-from cxlemu.cli import doctor_calibrate, main
+from cxlemu.cli import doctor_calibrate
 from cxlemu.cost import CostModel
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.pool import numa
 from cxlemu.topology import Topology
+from tests.helpers.commands import cxlemu
 
 MEASURED = Calibration(
     cores=4,
@@ -186,25 +187,21 @@ def test_the_command_writes_what_other_commands_take(
     monkeypatch.setattr(doctor_calibrate, "_array_bytes", lambda: calibrate.LEAST_BYTES)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # a busy machine's figures are not for later runs
     file = tmp_path / "here.yaml"
-    result = CliRunner().invoke(main, ["doctor", "--calibrate", str(file), *device])
-    assert result.exit_code == 0, result.output
+    result = cxlemu("doctor", "--calibrate", file, *device, code=0)
     assert "GB/s" in result.output and "NUMA node" in result.output
     assert bool(device) == ("nothing of a GPU" in " ".join(result.output.split()))
     assert bool(device) == ("fake device" in file.read_text())
-    checked = CliRunner().invoke(main, ["topology", "check", str(file)])
-    assert checked.exit_code == 0 and "none" not in checked.output
-    simulated = CliRunner().invoke(main, ["simulate", "broadcast", "-c", str(file), "-b", "64K", "-n", "2"])
-    assert simulated.exit_code == 0 and "measured" in simulated.output
+    assert "none" not in cxlemu("topology", "check", file, code=0).output
+    assert "measured" in cxlemu("simulate", "broadcast", "-c", file, "-b", "64K", "-n", "2", code=0).output
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
-    result = CliRunner().invoke(main, ["doctor", "--calibrate", str(tmp_path / "absent" / "here.yaml")])
-    assert result.exit_code == 2 and "--calibrate" in result.stderr
+    assert "--calibrate" in cxlemu("doctor", "--calibrate", tmp_path / "absent" / "here.yaml", code=2).stderr
 
 
 def test_a_device_that_is_not_there_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
-    result = CliRunner().invoke(main, ["doctor", "--calibrate", str(tmp_path / "here.yaml"), "--accelerator", "gpu0"])
-    assert result.exit_code == 2 and "unknown device 'gpu0'" in str(result.stderr) + str(result.exception)
+    result = cxlemu("doctor", "--calibrate", tmp_path / "here.yaml", "--accelerator", "gpu0", code=2)
+    assert "unknown device 'gpu0'" in str(result.stderr) + str(result.exception)
     assert not (tmp_path / "here.yaml").exists()
 
 
@@ -308,7 +305,7 @@ def calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *arguments: obje
     """The command on a machine and cards that were measured before."""
     monkeypatch.setattr(doctor_calibrate, "measure", lambda nbytes, on_step: MEASURED)
     monkeypatch.setattr(doctor_calibrate, "past_caches_bytes", lambda: None)
-    return CliRunner().invoke(main, ["doctor", "--calibrate", str(tmp_path / "here.yaml"), *map(str, arguments)])
+    return cxlemu("doctor", "--calibrate", tmp_path / "here.yaml", *map(str, arguments))
 
 
 def test_files_are_measured_as_cards_and_are_no_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,10 +313,7 @@ def test_files_are_measured_as_cards_and_are_no_device(tmp_path: Path, monkeypat
     monkeypatch.setattr(measured_cards, "REGION_BYTES_MAX", region_bytes)
     paths = [str(tmp_path / name) for name in ("a", "b")]
     devices = [word for path in paths for word in ("--device", path)]
-    made = CliRunner().invoke(
-        main, ["pool", "format", *devices, "--create-size", f"{max(32, 4 * len(os.sched_getaffinity(0)))}M"]
-    )
-    assert made.exit_code == 0, made.output
+    cxlemu("pool", "format", *devices, "--create-size", f"{max(32, 4 * len(os.sched_getaffinity(0)))}M", code=0)
     superblocks = [Path(path).read_bytes()[:4096] for path in paths]
     wanted = [word for name in ("c.html", "c.json") for word in ("--certificate", tmp_path / name)]
     done = calibrated(tmp_path, monkeypatch, *devices, *wanted)
@@ -374,8 +368,7 @@ def test_options_of_a_certificate_that_do_not_fit_are_refused(
 ) -> None:
     done = calibrated(tmp_path, monkeypatch, *arguments)
     assert done.exit_code == 2 and says in done.stderr + str(done.exception)
-    alone = CliRunner().invoke(main, ["doctor", *arguments])
-    assert alone.exit_code == 2
+    cxlemu("doctor", *arguments, code=2)
 
 
 @pytest.mark.parametrize(

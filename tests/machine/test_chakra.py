@@ -4,7 +4,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,10 +13,10 @@ from cxlemu.chakra import files
 from cxlemu.chakra.export import REQUEST_BYTES, traffic
 from cxlemu.chakra.files import Node, decode, encode, read, write
 from cxlemu.chakra.schema import NodeType
-from cxlemu.cli import main
 from cxlemu.errors import PlanFileError
 from cxlemu.plan import Call, Layout, Plan
 from cxlemu.topology import Topology
+from tests.helpers.commands import cxlemu
 
 RANKS = 3
 LAYOUT = Layout(RANKS, cards=2, slots=2, slot_card_bytes=4096, doorbells_per_rank=8, interleave_bytes=256)
@@ -152,10 +151,7 @@ def test_a_file_cut_short_is_refused() -> None:
 
 def test_the_command_writes_a_file_for_every_rank_and_card(tmp_path: Path) -> None:
     prefix = tmp_path / "gather"
-    done = CliRunner().invoke(
-        main, ["plan", "traffic", "gather", "-n", "2", "-b", "64K", "-c", "laptop", "-O", str(prefix)]
-    )
-    assert done.exit_code == 0, done.output
+    done = cxlemu("plan", "traffic", "gather", "-n", "2", "-b", "64K", "-c", "laptop", "-O", prefix, code=0)
     names = sorted(path.name for path in tmp_path.iterdir())
     cards = Topology.load("laptop").card_count
     assert names == sorted(f"gather.{number}.et" for number in range(2 + cards))
@@ -163,8 +159,7 @@ def test_the_command_writes_a_file_for_every_rank_and_card(tmp_path: Path) -> No
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, ["plan", "traffic", "gather", "-O", str(tmp_path / "none" / "x")])
-    assert done.exit_code == 2
+    done = cxlemu("plan", "traffic", "gather", "-O", tmp_path / "none" / "x", code=2)
     assert "No such file or directory" in done.output
 
 

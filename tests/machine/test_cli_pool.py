@@ -1,25 +1,24 @@
 import json
 import os
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cxlemu.cli import main
 from cxlemu.pool import segments
 from cxlemu.pool.segments import Segment
 from cxlemu.pool.shm import ShmPool
 from cxlemu.pool.superblock import PACKED_BYTES
+from tests.helpers.commands import cxlemu
 from tests.helpers.pool_helpers import MIB, WHOLE, files, leave_dead_pool, let_go, own_name, small_pool
 from tests.helpers.tiers import examples
 
-
-def cxlemu_pool(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["pool", *arguments], env={"COLUMNS": "200"})
+cxlemu_pool = partial(cxlemu, "pool", columns=200)
 
 
 @pytest.fixture
@@ -35,8 +34,7 @@ def pool(name: str) -> Iterator[ShmPool]:
 
 
 def listed(name: str) -> dict[str, Any]:
-    result = cxlemu_pool("list", "--json", "-")
-    assert result.exit_code == 0
+    result = cxlemu_pool("list", "--json", "-", code=0)
     (row,) = (row for row in json.loads(result.output) if row["name"] == name)
     return dict(row)
 

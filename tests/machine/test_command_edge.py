@@ -11,10 +11,9 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
 
 import cxlemu.cli
-from cxlemu.cli import main
+from tests.helpers.commands import cxlemu
 from tests.helpers.tiers import PATIENT_S
 
 UNEXPECTED: dict[str, tuple[Exception, str]] = {
@@ -44,12 +43,12 @@ def unexpected(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_error_that_nobody_expects_is_one_sentence(unexpected: tuple[Exception, str]) -> None:
-    result = CliRunner().invoke(main, ["doctor"])
+    result = cxlemu("doctor")
     assert (result.exit_code, result.stderr) == (2, f"cxlemu: {unexpected[1]}; cxlemu --debug shows where\n")
 
 
 def test_with_debug_it_is_raised(unexpected: tuple[Exception, str]) -> None:
-    assert CliRunner().invoke(main, ["--debug", "doctor"]).exception is unexpected[0]
+    assert cxlemu("--debug", "doctor").exception is unexpected[0]
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["no proc", "another namespace's"])
@@ -61,7 +60,7 @@ def test_without_its_proc_a_run_says_what_is_missing(
             (tmp_path / name).parent.mkdir(parents=True)
             (tmp_path / name).write_bytes(b"0" * 32)
     monkeypatch.setattr("cxlemu.pool.owner.PROC", tmp_path)
-    result = CliRunner().invoke(main, SMALL_RUN)
+    result = cxlemu(*SMALL_RUN)
     said = (
         rf"cxlemu: a pool names its process as {tmp_path} does, which has no \S+: mount this namespace's proc there\n"
     )

@@ -5,13 +5,12 @@ import re
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cxlemu.cli import main
 from cxlemu.errors import ConfigError
 from cxlemu.topology import Topology, shipped_configs
+from tests.helpers.commands import cxlemu
 from tests.helpers.tiers import examples
 
 GOOD = """\
@@ -156,8 +155,7 @@ UNREADABLE: list[tuple[str, bytes, int, str]] = [
 
 def check(path: str) -> str:
     """What `cxlemu topology check` says of a file it must refuse, without the leading ``cxlemu: ``."""
-    result = CliRunner().invoke(main, ["topology", "check", path])
-    assert result.exit_code == 2
+    result = cxlemu("topology", "check", path, code=2)
     assert isinstance(result.exception, SystemExit)
     assert result.stdout == ""
     assert "Traceback" not in result.stderr

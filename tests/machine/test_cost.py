@@ -1,22 +1,20 @@
 """What fabrics cost: bills of materials, their sums and ratios, and what is wrong in them."""
 
-import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from cxlemu.cli import main
 from cxlemu.errors import ConfigError
 from cxlemu.topology import Item, Topology
 from cxlemu.topology.bill import SUMS, power_watts, price_usd
 from cxlemu.topology.shipped import shipped_configs
+from tests.helpers.commands import cxlemu, with_json
 
 TITAN = Topology.load("titan2-6xcz120")
 
 
-def cost(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["topology", "cost", *arguments])
+cost = partial(cxlemu, "topology", "cost")
 
 
 def test_sums_are_counts_times_prices() -> None:
@@ -28,10 +26,9 @@ def test_sums_are_counts_times_prices() -> None:
     assert power_watts(bill) == pytest.approx(134.2)
 
 
-def test_the_table_adds_up_and_says_how_each_price_came_about(tmp_path: Path) -> None:
-    done = cost("titan2-6xcz120", "--json", str(tmp_path / "cost.json"))
-    assert done.exit_code == 0
-    (config,) = json.loads((tmp_path / "cost.json").read_text())["configs"]
+def test_the_table_adds_up_and_says_how_each_price_came_about() -> None:
+    done, document = with_json("topology", "cost", "titan2-6xcz120", code=0)
+    (config,) = document["configs"]
     total = sum(item["count"]["value"] * item["price_usd"]["value"] for item in config["bill"])
     assert config["price_usd"]["all"] == total == price_usd(TITAN.bill or ())
     assert f"{total:,.0f}" in done.output
@@ -47,9 +44,7 @@ def test_configurations_are_compared_with_the_last(tmp_path: Path) -> None:
 
 
 def test_a_topology_without_prices_is_refused(tmp_path: Path) -> None:
-    done = cost("laptop", "--json", str(tmp_path / "x.json"))
-    assert done.exit_code == 2
-    assert "laptop has no bill" in done.output
+    assert "laptop has no bill" in cost("laptop", "--json", str(tmp_path / "x.json"), code=2).output
     assert list(tmp_path.iterdir()) == []
 
 

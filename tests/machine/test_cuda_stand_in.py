@@ -92,7 +92,6 @@ def test_without_nvidias_driver_the_sentence_is_that_of_its_package(cuda: Any, m
 def test_an_array_of_cuda_is_viewed_with_its_stream(cuda: Any) -> None:
     values = np.arange(12, dtype=np.int16).reshape(3, 4)
     view = device_view(CudaArray(values, stream=77), "x")
-    assert view is not None
     assert (view.shape, view.dtype, view.queue) == ((3, 4), values.dtype, 77)
     assert view.buffer.address == values.ctypes.data and view.buffer.nbytes == 24
     assert view.device is cuda.cuda_device(0) and cuda.devices() == ["stand-in"]

@@ -8,13 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from cxlemu import _native
-from cxlemu.cli import main
 from cxlemu.errors import PoolError
 from cxlemu.pool import device as device_module
 from cxlemu.pool.device import map_device
+from tests.helpers.commands import cxlemu
 
 MIB = 1 << 20
 ZERO = "/dev/zero"  # 1:5
@@ -155,6 +154,6 @@ def test_a_full_file_system_is_a_sentence_and_no_sigbus(
     monkeypatch.setattr(os, "posix_fallocate", full)
     monkeypatch.setattr(os, "fstatvfs", full)
     monkeypatch.setattr(_native, "map_pages", None)  # nothing is mapped
-    result = CliRunner().invoke(main, ["pool", command, "--device", str(tmp_path / "card")])
+    result = cxlemu("pool", command, "--device", tmp_path / "card")
     sentence = f"cxlemu: {tmp_path / 'card'} has no room for 1M: No space left on device\n"
     assert (result.exit_code, result.stderr) == (2, sentence)

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import posix_ipc
 import pytest
-from click.testing import CliRunner
 
-from cxlemu.cli import doctor, main
+from cxlemu.cli import doctor
 from cxlemu.cli.doctor import examine
 from cxlemu.cli.doctor_rows import DoctorRow
 from cxlemu.pool import segments
+from tests.helpers.commands import cxlemu
 from tests.helpers.pool_helpers import leave_dead_pool, own_name
 
 
@@ -84,8 +84,8 @@ def test_gpus_without_nvidias_package_say_what_to_install(machine: Path, monkeyp
 
 @pytest.mark.parametrize("name", ["cuda:x", "fake1", "cuda:"])
 def test_a_name_of_no_device_is_refused(name: str) -> None:
-    result = CliRunner().invoke(main, ["doctor", "--accelerator", name])
-    assert result.exit_code == 2 and f"unknown device {name!r}" in str(result.stderr) + str(result.exception)
+    result = cxlemu("doctor", "--accelerator", name, code=2)
+    assert f"unknown device {name!r}" in str(result.stderr) + str(result.exception)
 
 
 def test_a_node_without_cpus_may_be_cxl_memory(machine: Path) -> None:
@@ -163,8 +163,7 @@ def test_a_full_dev_shm_is_said_and_leaves_no_segment(monkeypatch: pytest.Monkey
 
 
 def test_this_machine_is_examined_and_left_as_it_was() -> None:
-    result = CliRunner().invoke(main, ["doctor", "--json", "-"])
-    assert result.exit_code == 0
+    result = cxlemu("doctor", "--json", "-", code=0)
     found = {row["what"]: row for row in json.loads(result.output)}
     assert found["cores"]["value"].startswith(f"{len(os.sched_getaffinity(0))} usable")
     assert found["shared memory"]["status"] == found["numpy"]["status"] == "ok"
@@ -174,16 +173,14 @@ def test_this_machine_is_examined_and_left_as_it_was() -> None:
 def test_a_machine_without_dev_shm_has_no_dead_pools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As a guest that runs on devices alone."""
     monkeypatch.setattr(segments, "SHM_DIR", tmp_path / "none")
-    result = CliRunner().invoke(main, ["doctor", "--json", "-"])
-    assert result.exit_code == 0, result.output
+    result = cxlemu("doctor", "--json", "-", code=0)
     (row,) = (row for row in json.loads(result.output) if row["what"] == "dead pools")
     assert row["value"] == "none"
 
 
 def test_the_table_says_the_same_as_the_json() -> None:
-    table = CliRunner().invoke(main, ["doctor", "-v"], env={"COLUMNS": "120"})
-    assert table.exit_code == 0
-    short = CliRunner().invoke(main, ["doctor"], env={"COLUMNS": "120"}).output.splitlines()
+    table = cxlemu("doctor", "-v", columns=120, code=0)
+    short = cxlemu("doctor", columns=120).output.splitlines()
     left = len(table.output.splitlines()) + 1 - len(short)
     assert len(short) <= 16 and f"# {left} more rows, all of them ok or optional: cxlemu doctor -v" in short
     for row in examine():
@@ -193,7 +190,7 @@ def test_the_table_says_the_same_as_the_json() -> None:
 
 
 def test_help_shows_examples() -> None:
-    assert "Examples:\n    cxlemu doctor" in CliRunner().invoke(main, ["doctor", "--help"]).output
+    assert "Examples:\n    cxlemu doctor" in cxlemu("doctor", "--help").output
 
 
 def test_dead_pools_are_counted_and_named() -> None:

@@ -1,17 +1,16 @@
 """Links and switches that fail while a modelled call runs: to the nanosecond, around it or to a clear end."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.sweep.sweep import Case, Sweep
 from collectives.sweep.virtual.simulated import simulate_case
-from cxlemu.cli import main
 from cxlemu.cost import CostModel
 from cxlemu.engines.virtual import VirtualCall, VirtualRun, simulate
 from cxlemu.errors import ArgumentError, CutOffError
@@ -20,6 +19,7 @@ from cxlemu.topology.failures import Failure
 from studies.training.timeline import COMPUTE, Part, TimelineProgram
 from studies.training.timeline import run as run_program
 from tests.helpers.by_hand import FENCE, signal, wait
+from tests.helpers.commands import cxlemu, with_json
 from tests.helpers.fabric_helpers import Ranks, plan, read, write
 from tests.helpers.hierarchy_helpers import KINDS, LEAF_SPINE, machine, machine_text
 from tests.helpers.tiers import examples
@@ -200,8 +200,7 @@ def config(tmp_path: Path) -> str:
     return str(file)
 
 
-def simulated(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["simulate", *arguments])
+simulated = partial(cxlemu, "simulate")
 
 
 # --- in a training step ----------------------------------------------------------------------------------------------
@@ -228,11 +227,9 @@ def test_operations_that_begin_after_a_failure_take_what_they_take_then() -> Non
 STEP = ("training", "-n", "8", "--batch", "8")
 
 
-def test_a_step_goes_on_around_a_failed_switch(config: str, tmp_path: Path) -> None:
-    where = tmp_path / "step.json"
-    result = simulated(*STEP, "-c", config, "--fail", "switch:cxl-spine1@1000000", "--json", str(where))
-    assert result.exit_code == 0, result.output
-    usual, failing = json.loads(where.read_text())["steps"]
+def test_a_step_goes_on_around_a_failed_switch(config: str) -> None:
+    result, document = with_json("simulate", *STEP, "-c", config, "--fail", "switch:cxl-spine1@1000000", code=0)
+    usual, failing = document["steps"]
     assert usual["billed_ns"]["forward"] == failing["billed_ns"]["forward"]
     assert usual["time_ns"] < failing["time_ns"] < 2 * usual["time_ns"]
     assert "# fails    switch cxl-spine1 at 1000000 us: 12 of 32 routes change, 0 end" in result.output
@@ -242,16 +239,13 @@ def test_a_step_goes_on_around_a_failed_switch(config: str, tmp_path: Path) -> N
 
 
 def test_a_step_that_somebody_is_cut_off_from_ends_with_a_sentence(config: str) -> None:
-    result = simulated(*STEP, "-c", config, "--fail", "link:cxl-leaf3-hosts@1000000")
-    assert result.exit_code == 1
+    result = simulated(*STEP, "-c", config, "--fail", "link:cxl-leaf3-hosts@1000000", code=1)
     assert result.stderr.startswith("cxlemu: host 6 has no route to card ")
     assert result.stderr.endswith(", which the step needs: link cxl-leaf3-hosts at 1000000 us\n")
 
 
 def test_a_failure_after_the_step_costs_nothing(config: str) -> None:
-    result = simulated(*STEP, "-c", config, "--fail", "link:cxl-leaf3-hosts@1e9")
-    assert result.exit_code == 3
-    assert " ms: +0.0%." in result.output
+    assert " ms: +0.0%." in simulated(*STEP, "-c", config, "--fail", "link:cxl-leaf3-hosts@1e9", code=3).output
 
 
 # --- cxlemu simulate --fail ------------------------------------------------------------------------------------------
@@ -259,14 +253,12 @@ def test_a_failure_after_the_step_costs_nothing(config: str) -> None:
 
 def test_the_cost_of_a_failure_is_shown(config: str, tmp_path: Path) -> None:
     where = tmp_path / "out.json"
-    usual = simulated("all_gather", "-c", config, "-b", "4M", "--json", str(where))
-    assert usual.exit_code == 0
+    simulated("all_gather", "-c", config, "-b", "4M", "--json", str(where), code=0)
     (row,) = json.loads(where.read_text())["rows"]
     half_us = round(row["time_us"] / 2)
     result = simulated(
-        "all_gather", "-c", config, "-b", "4M", "--fail", f"switch:cxl-spine1@{half_us}", "--json", str(where)
+        "all_gather", "-c", config, "-b", "4M", "--fail", f"switch:cxl-spine1@{half_us}", "--json", str(where), code=0
     )
-    assert result.exit_code == 0, result.output
     lines = result.output.splitlines()
     assert f"# fails    switch cxl-spine1 at {half_us} us: 12 of 32 routes change, 0 end" in lines
     document = json.loads(where.read_text())
@@ -281,14 +273,12 @@ def test_the_cost_of_a_failure_is_shown(config: str, tmp_path: Path) -> None:
 
 
 def test_a_failure_after_the_end_says_so(config: str) -> None:
-    result = simulated("broadcast", "-c", config, "-b", "64K", "--fail", "switch:cxl-spine1@1e6")
-    assert result.exit_code == 3
+    result = simulated("broadcast", "-c", config, "-b", "64K", "--fail", "switch:cxl-spine1@1e6", code=3)
     assert "us, before anything failed" in result.output
 
 
 def test_who_is_cut_off_is_one_sentence_and_exit_code_1(config: str) -> None:
-    result = simulated("all_gather", "-c", config, "-b", "64K", "--fail", "link:cxl-leaf3-hosts@10")
-    assert result.exit_code == 1
+    result = simulated("all_gather", "-c", config, "-b", "64K", "--fail", "link:cxl-leaf3-hosts@10", code=1)
     assert "#            cut off: hosts 6, 7 from cards 0 to 3" in result.output
     assert result.stderr.startswith("cxlemu: host 6 has no route to card ")
     assert result.stderr.count("\n") == 1
@@ -303,8 +293,7 @@ def test_memory_of_a_rank_is_called_by_its_owner() -> None:
 
 
 def test_a_wrong_name_is_bad_input(config: str) -> None:
-    result = simulated("all_gather", "-c", config, "-b", "64K", "--fail", "switch:spine9@1")
-    assert result.exit_code == 2
+    result = simulated("all_gather", "-c", config, "-b", "64K", "--fail", "switch:spine9@1", code=2)
     assert "has no switch spine9; did you mean cxl-spine" in result.stderr
 
 

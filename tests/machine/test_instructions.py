@@ -44,7 +44,6 @@ def counted(folder: Path) -> dict[str, int]:
         text = file.read_text()
         if named := re.search(r"^desc: Trigger: Client Request: (.*):(\d+)$", text, re.MULTILINE):
             total = re.search(r"^totals: (\d+)", text, re.MULTILINE)
-            assert total is not None
             totals[named[1]] = int(total[1]), int(named[2])
     nothing, times = totals.pop(NOTHING)
     return {name: round((total - nothing * calls / times) / calls) for name, (total, calls) in totals.items()}

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from collectives import Communicator
 from cxlemu import RankContext, _native, launch, machine
 from cxlemu.calibrate.past_caches import SIZES, Fill, past_caches_bytes, undisturbed_s
-from cxlemu.cli import main
 from cxlemu.errors import ArgumentError
 from cxlemu.machine import (
     LEAST_BYTES,
@@ -28,6 +26,7 @@ from cxlemu.machine import (
     thresholds,
 )
 from cxlemu.memory import MemorySpec
+from tests.helpers.commands import cxlemu
 
 
 @pytest.fixture(autouse=True)
@@ -182,9 +181,7 @@ def test_results_are_the_same_past_the_caches_and_through_them(nbytes: int, monk
 
 def test_run_says_what_was_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "8388608")
-    done = CliRunner().invoke(
-        main, ["run", "broadcast", "-b", "8", "-e", "8", "-n", "2", "-c", "laptop", "-v", "--backend", "shm"]
-    )
+    done = cxlemu("run", "broadcast", "-b", "8", "-e", "8", "-n", "2", "-c", "laptop", "-v", "--backend", "shm")
     assert f"# stores   arrays are stored past the caches from 8 MiB on ({VARIABLE})" in done.output
     assert machine.thresholds().past_caches_bytes == 8 << 20
 
@@ -196,22 +193,21 @@ def test_the_first_run_measures_the_machine_and_later_ones_do_not(monkeypatch: p
     measured = iter([32 << 20])
     monkeypatch.setattr("cxlemu.calibrate.past_caches.past_caches_bytes", lambda: next(measured))
     taken = f"arrays are stored past the caches from 32 MiB on (measured, {kept_file()})"
-    first = CliRunner().invoke(main, [*SMALLEST, "--backend", "shm"])
-    assert first.exit_code == 0 and first.stderr == f"# the first run on this machine: {taken}\n"
+    assert cxlemu(*SMALLEST, "--backend", "shm", code=0).stderr == f"# the first run on this machine: {taken}\n"
     assert _native.past_caches_from(0) == 32 << 20
-    second = CliRunner().invoke(main, [*SMALLEST, "--backend", "shm"])
-    assert second.exit_code == 0 and second.stderr == "" and taken in second.stdout
+    second = cxlemu(*SMALLEST, "--backend", "shm", code=0)
+    assert second.stderr == "" and taken in second.stdout
 
 
 @pytest.mark.parametrize("where", [[], ["--backend", "shm", "--engine", "reference"]])
 def test_what_no_run_takes_is_not_measured(where: list[str]) -> None:
-    done = CliRunner().invoke(main, [*SMALLEST, *where])
+    done = cxlemu(*SMALLEST, *where)
     assert (done.exit_code, done.stderr, kept_file().exists()) == (0, "", False)
 
 
 def test_a_machine_that_is_short_of_memory_is_not_measured(monkeypatch: pytest.MonkeyPatch, default: int) -> None:
     monkeypatch.setattr("cxlemu.cli.first_time.memory_left_bytes", lambda: 100 << 20)
-    done = CliRunner().invoke(main, [*SMALLEST, "--backend", "shm"])
+    done = cxlemu(*SMALLEST, "--backend", "shm")
     assert (done.exit_code, kept_file().exists()) == (0, False)
     assert done.stderr.startswith("# arrays are stored past the caches from 16 MiB on (a quarter of")
     assert done.stderr.endswith("MiB of memory, of which 100 MiB are left\n")
@@ -220,7 +216,7 @@ def test_a_machine_that_is_short_of_memory_is_not_measured(monkeypatch: pytest.M
 
 def test_a_busy_machine_keeps_no_figure(monkeypatch: pytest.MonkeyPatch, default: int) -> None:
     monkeypatch.setattr("cxlemu.calibrate.past_caches.past_caches_bytes", lambda: None)
-    done = CliRunner().invoke(main, [*SMALLEST, "--backend", "shm"])
+    done = cxlemu(*SMALLEST, "--backend", "shm")
     assert (done.exit_code, kept_file().exists()) == (0, False)
     assert done.stderr == (
         "# arrays are stored past the caches from 16 MiB on (a quarter of the largest cache: cxlemu doctor --calibrate"
@@ -235,8 +231,7 @@ def test_a_figure_that_cannot_be_kept_is_not_taken(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.setattr("cxlemu.calibrate.past_caches.past_caches_bytes", lambda: 32 << 20)
     (tmp_path / "file").write_text("")
-    done = CliRunner().invoke(main, [*SMALLEST, "--backend", "shm"])
-    assert done.exit_code == 0
+    done = cxlemu(*SMALLEST, "--backend", "shm", code=0)
     assert done.stderr == (
         "# arrays are stored past the caches from 16 MiB on (a quarter of the largest cache: cxlemu doctor --calibrate"
         f" measures it); a measured threshold cannot be kept: {kept_file()}: Not a directory\n"

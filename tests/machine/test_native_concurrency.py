@@ -158,7 +158,6 @@ def test_thousands_of_small_calls(how: str) -> None:
 def test_split_communicators_beside_their_parents() -> None:
     def program(comm: Communicator) -> Any:
         half = comm.split(comm.rank // 2)
-        assert half is not None
         single = half.split(half.rank)
         assert single is not None
         sums = [c.all_reduce(np.ones(500, np.int32)) for _ in range(20) for c in (single, half, comm)]

@@ -4,7 +4,6 @@ import gc
 import sys
 import weakref
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -21,148 +20,132 @@ from tests.helpers.tiers import PATIENT_S
 ENGINES = ("reference", "native")
 
 
-@pytest.fixture(params=ENGINES)
-def together(request: pytest.FixtureRequest) -> Callable[..., list[Any]]:
-    return partial(worlds.together, engine=request.param, region_bytes=1 << 16)
+def on_ranks(*where: Any, **how: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Test a program on either engine."""
+    test_of = worlds.on_ranks(*where, region_bytes=1 << 16, asks="engine", **how)
+    return lambda program: pytest.mark.parametrize("engine", ENGINES)(test_of(program))
 
 
-def test_an_operation_runs_on_what_its_arrays_hold_when_it_is_called(together: Callable[..., list[Any]]) -> None:
-    def program(comm: Communicator) -> list[float]:
-        x = np.zeros(3, np.float32)
-        op = comm.persistent.all_reduce(x)
-        seen = []
-        for value in (1, 2, 3):
-            x[:] = value + comm.rank
-            assert op() is x
-            seen.append(float(x[0]))
-        return seen
-
-    assert together(program) == [[3.0, 5.0, 7.0]] * 2
+@on_ranks(gives=[[3.0, 5.0, 7.0]] * 2)
+def test_an_operation_runs_on_what_its_arrays_hold_when_it_is_called(comm: Communicator) -> list[float]:
+    x = np.zeros(3, np.float32)
+    op = comm.persistent.all_reduce(x)
+    seen = []
+    for value in (1, 2, 3):
+        x[:] = value + comm.rank
+        assert op() is x
+        seen.append(float(x[0]))
+    return seen
 
 
-def test_every_collective_has_an_operation_that_does_what_its_call_does(together: Callable[..., list[Any]]) -> None:
-    def program(comm: Communicator) -> None:
-        x = np.arange(6, dtype=np.int32) + 10 * comm.rank
-        root = comm.size - 1
-        block = np.empty(2, np.int32)
-        for name, arguments in {
-            "all_reduce": {"out": np.empty_like(x)},
-            "reduce": {"out": np.empty_like(x), "root": root},
-            "broadcast": {"root": root},
-            "all_gather": {},
-            "gather": {"root": root},
-            "scatter": {"out": block, "root": root},
-            "reduce_scatter": {},
-            "all_to_all": {},
-        }.items():
-            called = getattr(comm, name)(x.copy(), **arguments)
-            called = None if called is None else called.copy()
-            op = getattr(comm.persistent, name)(x.copy(), **arguments)
-            for _ in range(3):
-                np.testing.assert_array_equal(op(), called, err_msg=name)
-        assert comm.persistent.barrier()() is None
-
-    together(program, ranks=3)
-
-
-def test_like_calls_use_the_arrays_that_each_brings(together: Callable[..., list[Any]]) -> None:
-    def program(comm: Communicator) -> list[list[float]]:
-        results = []
-        for value in range(4):
-            x, out = np.full(2, value + comm.rank, np.float32), np.empty(2, np.float32)
-            assert comm.all_reduce(x, out=out) is out
-            results.append(out.tolist())
-        return results
-
-    assert together(program) == [[[1, 1], [3, 3], [5, 5], [7, 7]]] * 2
-
-
-def test_the_same_memory_under_another_dtype_is_another_call(together: Callable[..., list[Any]]) -> None:
-    def program(comm: Communicator) -> tuple[int, float, int, float]:
-        memory = np.zeros(8, np.uint8)
-        results: list[Any] = []
-        for dtype in (np.int64, np.float64, np.int64, np.float64):
-            x = memory.view(dtype)
-            x[0] = 3
-            results.append(comm.all_reduce(x)[0].item())
-        return tuple(results)
-
-    assert together(program) == [(6, 6.0, 6, 6.0)] * 2
-
-
-def test_bfloat16_has_no_buffer_format_and_works_all_the_same(together: Callable[..., list[Any]]) -> None:
-    def program(comm: Communicator) -> list[float]:
-        x = np.full(2, 1.5, ml_dtypes.bfloat16)
-        op = comm.persistent.all_reduce(x)
-        comm.all_reduce(x)
-        comm.all_reduce(x)
-        return op().astype(float).tolist()
-
-    assert together(program) == [[12.0, 12.0]] * 2
-
-
-def test_another_op_root_or_variant_is_another_call(together: Callable[..., list[Any]]) -> None:
-    def program(comm: Communicator) -> None:
-        for _ in range(2):
-            for op, expected in (("sum", 3), ("max", 2), ("prod", 2)):
-                x = np.full(2, 1 + comm.rank, np.int32)
-                assert comm.all_reduce(x, op)[0] == expected
-            for root in (0, 1):
-                x = np.full(2, comm.rank, np.int32)
-                assert comm.broadcast(x, root=root)[0] == root
-            for variant in ("naive", "line", "all"):
-                assert comm.all_reduce(np.ones(2, np.int32), variant=variant)[0] == 2
-
-    together(program)
-
-
-def test_what_is_wrong_with_an_array_is_found_after_a_like_one_was_right(together: Callable[..., list[Any]]) -> None:
-    def program(comm: Communicator) -> None:
-        x, out = np.ones(4, np.float32), np.empty(4, np.float32)
-        comm.all_reduce(x, out=out)
-        out.flags.writeable = False
-        with pytest.raises(ArgumentError, match="read-only"):
-            comm.all_reduce(x, out=out)
-        assert comm.all_reduce(np.ones(8, np.float32)[::2], out=np.empty(4, np.float32))[0] == 2  # copied in
-        both = np.ones(6, np.float32)
-        with pytest.raises(ArgumentError, match="overlap"):
-            comm.all_reduce(both[:4], out=both[2:])
-        with pytest.raises(ArgumentError, match="array"):
-            comm.all_reduce([1.0] * 4, out=np.empty(4, np.float32))
-        assert comm.all_reduce(x)[0] == 2  # and nothing was sent by those
-
-    together(program)
-
-
-def test_in_place_and_not_are_different_calls_of_one_length(together: Callable[..., list[Any]]) -> None:
-    def program(comm: Communicator) -> None:
+@on_ranks(ranks=3)
+def test_every_collective_has_an_operation_that_does_what_its_call_does(comm: Communicator) -> None:
+    x = np.arange(6, dtype=np.int32) + 10 * comm.rank
+    root = comm.size - 1
+    block = np.empty(2, np.int32)
+    for name, arguments in {
+        "all_reduce": {"out": np.empty_like(x)},
+        "reduce": {"out": np.empty_like(x), "root": root},
+        "broadcast": {"root": root},
+        "all_gather": {},
+        "gather": {"root": root},
+        "scatter": {"out": block, "root": root},
+        "reduce_scatter": {},
+        "all_to_all": {},
+    }.items():
+        called = getattr(comm, name)(x.copy(), **arguments)
+        called = None if called is None else called.copy()
+        op = getattr(comm.persistent, name)(x.copy(), **arguments)
         for _ in range(3):
-            out = np.zeros((2, 2), np.int32)
-            out[comm.rank] = comm.rank + 1
-            assert comm.all_gather(out[comm.rank], out).tolist() == [[1, 1], [2, 2]]
-            x = np.full(2, comm.rank + 1, np.int32)
-            assert comm.all_gather(x, np.empty((2, 2), np.int32)).tolist() == [[1, 1], [2, 2]]
-
-    together(program)
+            np.testing.assert_array_equal(op(), called, err_msg=name)
+    assert comm.persistent.barrier()() is None
 
 
-def test_an_operation_waits_for_the_asynchronous_calls_before_it(together: Callable[..., list[Any]]) -> None:
-    def program(comm: Communicator) -> list[int]:
-        x, y = np.ones(20000, np.int64), np.ones(1, np.int64)
-        op = comm.persistent.all_reduce(y)
-        op()
-        comm.all_reduce(y)
-        pending = comm.all_reduce(x, async_op=True)
-        op()
-        assert pending.done and pending.test()
-        comm.all_reduce(x, async_op=True)
-        comm.all_reduce(y)
-        return [int(x[0]), int(y[0])]
-
-    assert together(program) == [[4, 16]] * 2
+@on_ranks(gives=[[[1, 1], [3, 3], [5, 5], [7, 7]]] * 2)
+def test_like_calls_use_the_arrays_that_each_brings(comm: Communicator) -> list[list[float]]:
+    results = []
+    for value in range(4):
+        x, out = np.full(2, value + comm.rank, np.float32), np.empty(2, np.float32)
+        assert comm.all_reduce(x, out=out) is out
+        results.append(out.tolist())
+    return results
 
 
-def test_operations_that_differ_between_ranks_are_a_mismatch(together: Callable[..., list[Any]]) -> None:
+@on_ranks(gives=[(6, 6.0, 6, 6.0)] * 2)
+def test_the_same_memory_under_another_dtype_is_another_call(comm: Communicator) -> tuple[int, float, int, float]:
+    memory = np.zeros(8, np.uint8)
+    results: list[Any] = []
+    for dtype in (np.int64, np.float64, np.int64, np.float64):
+        x = memory.view(dtype)
+        x[0] = 3
+        results.append(comm.all_reduce(x)[0].item())
+    return tuple(results)
+
+
+@on_ranks(gives=[[12.0, 12.0]] * 2)
+def test_bfloat16_has_no_buffer_format_and_works_all_the_same(comm: Communicator) -> list[float]:
+    x = np.full(2, 1.5, ml_dtypes.bfloat16)
+    op = comm.persistent.all_reduce(x)
+    comm.all_reduce(x)
+    comm.all_reduce(x)
+    return op().astype(float).tolist()
+
+
+@on_ranks()
+def test_another_op_root_or_variant_is_another_call(comm: Communicator) -> None:
+    for _ in range(2):
+        for op, expected in (("sum", 3), ("max", 2), ("prod", 2)):
+            x = np.full(2, 1 + comm.rank, np.int32)
+            assert comm.all_reduce(x, op)[0] == expected
+        for root in (0, 1):
+            x = np.full(2, comm.rank, np.int32)
+            assert comm.broadcast(x, root=root)[0] == root
+        for variant in ("naive", "line", "all"):
+            assert comm.all_reduce(np.ones(2, np.int32), variant=variant)[0] == 2
+
+
+@on_ranks()
+def test_what_is_wrong_with_an_array_is_found_after_a_like_one_was_right(comm: Communicator) -> None:
+    x, out = np.ones(4, np.float32), np.empty(4, np.float32)
+    comm.all_reduce(x, out=out)
+    out.flags.writeable = False
+    with pytest.raises(ArgumentError, match="read-only"):
+        comm.all_reduce(x, out=out)
+    assert comm.all_reduce(np.ones(8, np.float32)[::2], out=np.empty(4, np.float32))[0] == 2  # copied in
+    both = np.ones(6, np.float32)
+    with pytest.raises(ArgumentError, match="overlap"):
+        comm.all_reduce(both[:4], out=both[2:])
+    with pytest.raises(ArgumentError, match="array"):
+        comm.all_reduce([1.0] * 4, out=np.empty(4, np.float32))
+    assert comm.all_reduce(x)[0] == 2  # and nothing was sent by those
+
+
+@on_ranks()
+def test_in_place_and_not_are_different_calls_of_one_length(comm: Communicator) -> None:
+    for _ in range(3):
+        out = np.zeros((2, 2), np.int32)
+        out[comm.rank] = comm.rank + 1
+        assert comm.all_gather(out[comm.rank], out).tolist() == [[1, 1], [2, 2]]
+        x = np.full(2, comm.rank + 1, np.int32)
+        assert comm.all_gather(x, np.empty((2, 2), np.int32)).tolist() == [[1, 1], [2, 2]]
+
+
+@on_ranks(gives=[[4, 16]] * 2)
+def test_an_operation_waits_for_the_asynchronous_calls_before_it(comm: Communicator) -> list[int]:
+    x, y = np.ones(20000, np.int64), np.ones(1, np.int64)
+    op = comm.persistent.all_reduce(y)
+    op()
+    comm.all_reduce(y)
+    pending = comm.all_reduce(x, async_op=True)
+    op()
+    assert pending.done and pending.test()
+    comm.all_reduce(x, async_op=True)
+    comm.all_reduce(y)
+    return [int(x[0]), int(y[0])]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_operations_that_differ_between_ranks_are_a_mismatch(engine: str) -> None:
     def program(comm: Communicator) -> None:
         ops = [comm.persistent.all_reduce(np.ones(2, np.float32), op) for op in ("sum", "max")]
         for op in ops:
@@ -171,24 +154,22 @@ def test_operations_that_differ_between_ranks_are_a_mismatch(together: Callable[
         ops[0]()
 
     with pytest.raises(RankFailures) as raised:
-        together(program)
+        worlds.together(program, engine=engine)
     assert any(isinstance(error, MismatchError) for error in raised.value.failures.values())
 
 
-def test_an_operation_of_a_revoked_communicator_says_so(together: Callable[..., list[Any]]) -> None:
-    def program(comm: Communicator) -> None:
-        x = np.ones(2, np.float32)
-        op = comm.persistent.all_reduce(x)
+@on_ranks()
+def test_an_operation_of_a_revoked_communicator_says_so(comm: Communicator) -> None:
+    x = np.ones(2, np.float32)
+    op = comm.persistent.all_reduce(x)
+    op()
+    with pytest.raises((MismatchError, RunError)):
+        for _ in range(3):
+            comm.all_reduce(x, "sum" if comm.rank else "max")
+    with pytest.raises(RunError, match="revoked"):
         op()
-        with pytest.raises((MismatchError, RunError)):
-            for _ in range(3):
-                comm.all_reduce(x, "sum" if comm.rank else "max")
-        with pytest.raises(RunError, match="revoked"):
-            op()
-        with pytest.raises(RunError, match="revoked"):
-            comm.all_reduce(x)
-
-    together(program)
+    with pytest.raises(RunError, match="revoked"):
+        comm.all_reduce(x)
 
 
 def test_an_operation_takes_no_arguments() -> None:
@@ -273,25 +254,20 @@ def test_an_array_of_the_pool_never_goes_the_way_of_a_like_one_that_is_not() -> 
     assert launch(main, ranks=2, topology="laptop", memory=MemorySpec("shm")) == [1] * 2
 
 
-def test_old_names_still_work_and_say_the_new_ones() -> None:
-    def program(context: RankContext) -> tuple[float, bool]:
-        with Communicator.world(context) as comm:
-            x = np.ones(4, np.float32)
-            with pytest.warns(DeprecationWarning, match=r"comm\.persistent\.all_reduce"):
-                op = comm.all_reduce_init(x)
-            op()
-            with pytest.warns(DeprecationWarning, match=r"comm\.heap"):
-                same = comm.pool is comm.heap
-            with pytest.raises(AttributeError, match="no attribute 'all_reduces_init'"):
-                comm.all_reduces_init  # noqa: B018
-            return float(x[0]), same
-
-    assert launch(program, ranks=1, topology="laptop", how="threads") == [(1.0, True)]
+@on_ranks(1, memory="emulated", gives=[(1.0, True)])
+def test_old_names_still_work_and_say_the_new_ones(comm: Communicator) -> tuple[float, bool]:
+    x = np.ones(4, np.float32)
+    with pytest.warns(DeprecationWarning, match=r"comm\.persistent\.all_reduce"):
+        op = comm.all_reduce_init(x)
+    op()
+    with pytest.warns(DeprecationWarning, match=r"comm\.heap"):
+        same = comm.pool is comm.heap
+    with pytest.raises(AttributeError, match="no attribute 'all_reduces_init'"):
+        comm.all_reduces_init  # noqa: B018
+    return float(x[0]), same
 
 
-def test_a_persistent_operation_is_not_asynchronous() -> None:
-    def program(context: RankContext) -> None:
-        with Communicator.world(context) as comm, pytest.raises(ArgumentError, match="async_op is for calls, not"):
-            comm.persistent.all_reduce(np.ones(4), async_op=True)
-
-    launch(program, ranks=1, topology="laptop", how="threads")
+@on_ranks(1, memory="emulated")
+def test_a_persistent_operation_is_not_asynchronous(comm: Communicator) -> None:
+    with pytest.raises(ArgumentError, match="async_op is for calls, not"):
+        comm.persistent.all_reduce(np.ones(4), async_op=True)

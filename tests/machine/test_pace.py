@@ -1,6 +1,5 @@
 """With a clock of the test's, paced plans end when the virtual engine says, to the nanosecond."""
 
-import json
 import math
 import mmap
 import os
@@ -11,11 +10,9 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from collectives.algorithms import catalog
 from collectives.checking import fused_oracle as fused_oracle
@@ -26,7 +23,6 @@ from collectives.fused import KINDS, STYLES, build, roomy_layout
 from collectives.fused.plans import fused_call
 from collectives.layouts import layout_in
 from cxlemu import _native
-from cxlemu.cli import main
 from cxlemu.cost import CostModel
 from cxlemu.engines.native import DONE, IDLE, KERNEL, MODELLED_TIME, NativeEngine, compute
 from cxlemu.engines.pace import Clocks, Pace, suitable_time_scale
@@ -45,6 +41,7 @@ from cxlemu.world.world import World
 from faults.lockstep.lockstep import fresh_buffers
 from tests.helpers.by_hand import FENCE, streams, wait
 from tests.helpers.by_hand import signal as ring
+from tests.helpers.commands import cxlemu, with_json
 from tests.helpers.fabric_helpers import fabric, read, write
 from tests.helpers.native_lockstep import card
 
@@ -342,22 +339,18 @@ def test_a_time_scale_that_is_chosen_says_why() -> None:
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def test_run_prints_the_model_beside_the_time(tmp_path: Path) -> None:
-    file = tmp_path / "paced.json"
+def test_run_prints_the_model_beside_the_time() -> None:
     arguments = ["run", "all_gather", "-n", "2", "-b", "4K", "-e", "4K", "-c", "laptop", "--launch", "threads"]
-    result = CliRunner().invoke(main, [*arguments, "--pace", "--time-scale", "50", "--iters", "2", "--json", str(file)])
-    assert result.exit_code == 0, result.output
+    result, document = with_json(*arguments, "--pace", "--time-scale", "50", "--iters", "2", code=0)
     assert "50 ns here are one (given)" in result.output and "model" in result.output
-    document = json.loads(file.read_text())
     (row,) = document["rows"]
     assert document["time_scale"] == 50 and row["time_us"] >= 0.95 * row["model_us"] > 20
 
 
-def test_a_machine_that_cannot_keep_up_is_told(tmp_path: Path) -> None:
+def test_a_machine_that_cannot_keep_up_is_told() -> None:
     """A thousand modelled nanoseconds in one of this machine's: nothing is as fast."""
     arguments = ["run", "all_gather", "-n", "2", "-b", "4K", "-e", "4K", "-c", "laptop", "--launch", "threads"]
-    result = CliRunner().invoke(main, [*arguments, "--pace", "--time-scale", "0.001", "--iters", "2"])
-    assert result.exit_code == 0
+    result = cxlemu(*arguments, "--pace", "--time-scale", "0.001", "--iters", "2", code=0)
     assert "1 of 1 took more than 10% longer than the model says" in result.output
     assert "--time-scale 0.004 gives them more" in result.output
 
@@ -372,8 +365,7 @@ def test_a_machine_that_cannot_keep_up_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_flags_that_do_not_go_with_a_pace(flags: list[str], why: str) -> None:
-    result = CliRunner().invoke(main, ["run", *flags])
-    assert result.exit_code == 2 and why in result.output
+    assert why in cxlemu("run", *flags, code=2).output
 
 
 def test_clocks_that_another_rank_keeps_are_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,7 +193,6 @@ def test_wait_blocks_until_the_doorbell_shows_the_epoch_or_a_later_one() -> None
     for shown in (-2, -1):
         world.does(0, Instruction(Op.SIGNAL, arg=DONE_0, value=shown))
         blocked = waiting.step(0)
-        assert blocked is not None
         assert (blocked.doorbell, blocked.owner) == (DONE_0, 0)
         assert (blocked.wanted, blocked.shows) == (EPOCH, EPOCH + shown)
     world.does(0, Instruction(Op.SIGNAL, arg=DONE_0, value=3))

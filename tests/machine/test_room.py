@@ -13,9 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from cxlemu.cli import main
 from cxlemu.errors import PoolError
 from cxlemu.memory import MemorySpec
 from cxlemu.pool import room, segments
@@ -26,6 +24,7 @@ from cxlemu.world import RankContext, launch
 from cxlemu.world.processes import _death_notice
 from cxlemu.world.topology_of import machine
 from cxlemu.world.world import World
+from tests.helpers.commands import cxlemu
 from tests.helpers.pool_helpers import SMALL, files, own_name
 from tests.helpers.tiers import PATIENT_S
 
@@ -326,6 +325,5 @@ def test_where_dev_shm_is_missing_it_says_what_to_do(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(segments, "free_bytes", gone)
     monkeypatch.setattr(os, "access", lambda *_: False)
-    result = CliRunner().invoke(main, ["run", "barrier", "-n", "2", "-c", "laptop", "--launch", "threads"])
-    assert result.exit_code == 2
+    result = cxlemu("run", "barrier", "-n", "2", "-c", "laptop", "--launch", "threads", code=2)
     assert "/dev/shm: No such file or directory: pools need /dev/shm; mount a tmpfs there" in result.stderr

@@ -225,7 +225,6 @@ def test_rank_0_finds_a_second_process_of_a_peer_in_a_barrier() -> None:
     card = new_card()
     session, peer = meet(hosts_of(card, [0, 1]))
     checkin = peer.checkin(1)
-    assert checkin is not None
     put(card, checkin._replace(nonce=checkin.nonce ^ 1, counter=1, pid=99), 1)
     with pytest.raises(MismatchError, match="two processes run as rank 1, one of them is pid 99"):
         session.barrier(SHORT_S)
@@ -349,7 +348,6 @@ def test_a_status_says_what_a_rank_does() -> None:
     first, second = meet(hosts_of(new_card(), [0, 1]))
     first.report(comm=3, call=2**40, tag=65535, text="all_reduce")
     seen = second.peek(0)
-    assert seen is not None
     assert (seen.comm, seen.call, seen.tag, seen.text, seen.state) == (3, 2**40, 65535, "all_reduce", RankState.RUNNING)
     first.leave()
     assert second.departed([0, 1]) == {0: RankState.DONE}
@@ -359,7 +357,6 @@ def test_a_long_text_is_cut_between_characters() -> None:
     first, second = meet(hosts_of(new_card(), [0, 1]))
     first.report(0, 0, 0, "x" + "ä" * 30)
     seen = second.peek(0)
-    assert seen is not None
     assert seen.text == "x" + "ä" * 11  # 23 bytes: a twelfth would need two more
 
 

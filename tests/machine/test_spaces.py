@@ -5,11 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from collectives.sweep.sweep import Sweep
 from collectives.sweep.virtual.simulated import simulate_case
-from cxlemu.cli import main
 from cxlemu.cost import CostModel
 from cxlemu.engines.virtual import VirtualCall, VirtualRun, simulate
 from cxlemu.errors import ArgumentError, ConfigError, PlanError
@@ -18,6 +16,7 @@ from cxlemu.topology import Costs, Protocol, Topology
 from cxlemu.topology.differences import spread
 from cxlemu.topology.shipped import shipped_configs
 from tests.helpers.by_hand import FENCE, signal, wait
+from tests.helpers.commands import cxlemu, with_json
 from tests.helpers.fabric_helpers import ends, ns, on_cards, plan, read, used, write
 
 ROOT = Path(__file__).parents[2]
@@ -212,15 +211,10 @@ def test_thousands_of_memories_make_a_model_quickly_enough_to_test() -> None:
 
 def test_another_fabric_stands_beside_each_row(tmp_path: Path) -> None:
     """The same calls there, as `simulate` says of it alone; what it takes by what ours takes."""
-    file = tmp_path / "both.json"
     arguments = ["simulate", "all_gather", "gather", "-b", "1M"]
-    done = CliRunner().invoke(
-        main, [*arguments, "-c", "titan2-6xcz120", "--against", "infiniband-3xh100", "-v", "--json", str(file)]
-    )
-    assert done.exit_code == 0, done.output
-    document = json.loads(file.read_text())
+    done, document = with_json(*arguments, "-c", "titan2-6xcz120", "--against", "infiniband-3xh100", "-v", code=0)
     alone = tmp_path / "alone.json"
-    assert CliRunner().invoke(main, [*arguments, "-c", "infiniband-3xh100", "--json", str(alone)]).exit_code == 0
+    assert cxlemu(*arguments, "-c", "infiniband-3xh100", "--json", alone).exit_code == 0
     assert document["against"][0]["rows"] == json.loads(alone.read_text())["rows"]
     for row, other in zip(document["rows"], document["against"][0]["rows"], strict=True):
         ratio = other["time_us"] / row["time_us"]
@@ -236,8 +230,7 @@ def test_several_baselines_give_a_range_and_what_they_differ_in(tmp_path: Path) 
     against = [word for name in names for word in ("--against", name)]
     calls = ["all_gather", "broadcast"]
     arguments = ["simulate", *calls, "-b", "64M", "-c", "titan2-6xcz120", *against, "--json", str(file)]
-    done = CliRunner().invoke(main, arguments)
-    assert done.exit_code == 0, done.output
+    done = cxlemu(*arguments, code=0)
     document = json.loads(file.read_text())
     assert [its["config"]["name"] for its in document["against"]] == names
     low, high = (its["rows"][0]["time_us"] / document["rows"][0]["time_us"] for its in document["against"][1:])
@@ -259,7 +252,7 @@ def test_several_baselines_give_a_range_and_what_they_differ_in(tmp_path: Path) 
 @pytest.mark.deep
 def test_the_page_has_these_intervals() -> None:
     arguments = ["simulate", "all_gather", "-c", "titan2-6xcz120", "-b", "64M", "--intervals"]
-    done = CliRunner().invoke(main, [*arguments, "--against", "infiniband-3xh100"])
+    done = cxlemu(*arguments, "--against", "infiniband-3xh100")
     said = " ".join(done.output.replace("#", "").split())
     time = re.search(r"within ranges: ([\d.]+) to ([\d.]+) us", said)
     ratio = re.search(r"infiniband-3xh100 within ranges: ([\d.]+) to ([\d.]+) times", said)
@@ -350,11 +343,9 @@ def test_a_space_is_chosen_by_name(tmp_path: Path) -> None:
     file = tmp_path / "clusters.yaml"
     file.write_text(TEXT)
     for space in ("pool", "dram", "hbm"):
-        done = CliRunner().invoke(main, ["simulate", "-c", str(file), "--space", space, "-b", "8K", "--check"])
-        assert done.exit_code == 0, done.output
+        done = cxlemu("simulate", "-c", file, "--space", space, "-b", "8K", "--check", code=0)
         assert "8 results, 0 wrong" in done.output
-    refused = CliRunner().invoke(main, ["simulate", "-c", str(file), "--space", "nvlink"])
-    assert refused.exit_code == 2
+    refused = cxlemu("simulate", "-c", file, "--space", "nvlink", code=2)
     assert "has no space 'nvlink' on cards: it has pool, dram, hbm" in refused.output
 
 

@@ -1,10 +1,9 @@
 """What was probably meant: verbs, collectives, variants and configs that nearly are one."""
 
 import pytest
-from click.testing import CliRunner
 
-from cxlemu.cli import main
 from cxlemu.suggest import meant
+from tests.helpers.commands import cxlemu
 
 NEAR = {
     "rnu": "there is no command 'rnu'; did you mean run?",
@@ -22,7 +21,7 @@ NEAR = {
 
 @pytest.mark.parametrize("words", NEAR)
 def test_a_name_that_is_nearly_one_is_named(words: str) -> None:
-    result = CliRunner().invoke(main, words.split())
+    result = cxlemu(*words.split())
     assert (result.exit_code, result.stdout) == (2, "")
     assert NEAR[words] in " ".join(result.stderr.split())
 
@@ -33,10 +32,10 @@ def test_nothing_is_made_up(typed: str) -> None:
 
 
 def test_a_verb_that_is_near_none_lists_them_all() -> None:
-    assert "there are run, " in CliRunner().invoke(main, ["zzz"]).stderr
+    assert "there are run, " in cxlemu("zzz").stderr
 
 
 def test_commands_below_a_command_are_listed() -> None:
     for verb, names in {"simulate": ("memory", "trace", "training"), "reproduce": ("cccl", "flux")}.items():
-        lines = CliRunner().invoke(main, [verb, "--help"]).stdout
+        lines = cxlemu(verb, "--help").stdout
         assert all(f"\n  {name} " in lines for name in names)

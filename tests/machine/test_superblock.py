@@ -91,7 +91,6 @@ def test_a_right_crc_does_not_excuse_impossible_values(
 )
 def test_impossible_geometry_is_named(change: dict[str, int], sentence: str) -> None:
     flaw = replace(GEOMETRY, **change).flaw()
-    assert flaw is not None
     assert flaw.startswith(sentence)
 
 
@@ -157,7 +156,6 @@ def test_a_killed_owner_is_dead_before_and_after_it_is_reaped() -> None:
         "print(Owner.current().start_ticks, flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         owner = replace(Owner.current(), pid=process.pid, start_ticks=int(process.stdout.readline()))
         assert owner.state() == "alive"
         process.kill()

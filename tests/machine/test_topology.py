@@ -112,8 +112,7 @@ def test_a_figure_without_provenance_is_named(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     shipped = shipped_configs()["laptop"].read_text()
     file.write_text(shipped.replace('{value: 214, source: "CCCL, local DRAM load"}', "214"))
-    result = cxlemu("topology", "check", str(file))
-    assert result.exit_code == 0
+    result = cxlemu("topology", "check", str(file), code=0)
     assert "without source, fitted or assumed: hosts.memory.latency_ns\n" in result.output
     assert Topology.load(file).hosts == Topology.load("laptop").hosts
 
@@ -159,7 +158,6 @@ def test_spaces_lie_on_cards(two_levels: Topology) -> None:
 
 def test_a_route_names_links_and_switches_from_host_to_card(two_levels: Topology) -> None:
     route = two_levels.fabric().route(0, 1)
-    assert route is not None
     assert [link.name for link in route.links] == ["host", "up", "card"]
     assert [switch.name for switch in route.switches] == ["leaf", "spine"]
     assert two_levels.load_latency_ns(0, 1) == 2 * (1 + 10 + 2 + 100 + 4) + 300
@@ -227,8 +225,7 @@ def test_a_topology_travels_to_other_processes(two_levels: Topology) -> None:
 
 
 def test_show_draws_hosts_above_switches_above_cards() -> None:
-    result = cxlemu("topology", "show", "titan2-6xcz120")
-    assert result.exit_code == 0
+    result = cxlemu("topology", "show", "titan2-6xcz120", code=0)
     lines = result.output.splitlines()
     words = ("│ host2 │", "host-x16: 63 GB/s each way, 20 ns", "│ titan2 │", "card-x8: 31.5 GB/s", "card5")
     order = [next(n for n, line in enumerate(lines) if word in line) for word in words]
@@ -280,8 +277,7 @@ def test_check_tells_right_files_from_wrong_ones(tmp_path: Path) -> None:
     bad.write_text(TWO_LEVELS.replace("count: 8", "count: 0"))
     worse.write_text("")
     assert cxlemu("topology", "check", str(good)).exit_code == 0
-    result = cxlemu("topology", "check", str(bad), str(good), str(worse))
-    assert result.exit_code == 2
+    result = cxlemu("topology", "check", str(bad), str(good), str(worse), code=2)
     assert result.stdout == f"{good}: ok, 8 hosts, 3 cards, 4 GiB\n"
     assert result.stderr.splitlines() == [
         f"cxlemu: {bad}:3: hosts.count is 0 but should be greater than or equal to 1",

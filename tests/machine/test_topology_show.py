@@ -3,19 +3,19 @@
 import json
 import re
 from collections import Counter
+from functools import partial
 from itertools import combinations, product
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cxlemu.cli import main
 from cxlemu.cli.topology_svg import topology_svg
 from cxlemu.topology import Topology, shipped_configs
 from cxlemu.topology.metrics import FabricMetrics, fabric_metrics
+from tests.helpers.commands import cxlemu
 from tests.helpers.hierarchy_helpers import CLOS, DRAGONFLY, KINDS, LEAF_SPINE, TORUS, machine, machine_text
 from tests.helpers.tiers import examples
 
@@ -47,8 +47,7 @@ def metrics_of(fabric: str, hosts: int, cards: int = 4) -> FabricMetrics:
     return fabric_metrics(topology, topology.fabrics[0])
 
 
-def show(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["topology", "show", *arguments], env={"COLUMNS": "80"})
+show = partial(cxlemu, "topology", "show", columns=80)
 
 
 # --- metrics ---------------------------------------------------------------------------------------------------------
@@ -152,8 +151,7 @@ def test_every_kind_is_drawn_within_80_columns(kind: str, tmp_path: Path) -> Non
     (tmp_path / "t.yaml").write_text(
         machine_text({**KINDS, "xlink": XLINK.replace("3", "30")}[kind], hosts=30, cards=9)
     )
-    result = show(str(tmp_path / "t.yaml"))
-    assert result.exit_code == 0
+    result = show(str(tmp_path / "t.yaml"), code=0)
     lines = result.output.splitlines()
     assert f"cxl: {kind.replace('_', '/')}" in lines
     assert max(map(len, lines)) <= 80
@@ -245,15 +243,13 @@ def test_links_of_some_hosts_and_cards_are_labelled_where_they_join(tmp_path: Pa
 def test_the_picture_goes_to_a_file_and_text_is_escaped(tmp_path: Path) -> None:
     text = machine_text(LEAF_SPINE).replace("name: hierarchy", 'name: hierarchy\ndescription: "a <b> & c"')
     (tmp_path / "t.yaml").write_text(text)
-    result = show(str(tmp_path / "t.yaml"), "--svg", str(tmp_path / "t.svg"))
-    assert result.exit_code == 0
+    show(str(tmp_path / "t.yaml"), "--svg", str(tmp_path / "t.svg"), code=0)
     root = ElementTree.fromstring((tmp_path / "t.svg").read_text())
     assert next(root.iter(f"{SVG}text")).text == "hierarchy: a <b> & c"
 
 
 def test_a_picture_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    result = show("laptop", "--svg", str(tmp_path / "no" / "t.svg"))
-    assert result.exit_code == 2
+    result = show("laptop", "--svg", str(tmp_path / "no" / "t.svg"), code=2)
     assert result.stderr.startswith("cxlemu: --svg ") and result.stderr.count("\n") == 1
 
 

@@ -14,15 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from collectives import Communicator
-from collectives.communicator.calls.operations import Planned
-from collectives.communicator.calls.planner import CallArguments
 from collectives.contracts import COLLECTIVES, buffers
 from cxlemu import RankContext, _measure, launch
 from cxlemu.accelerator.fake import FakeDevice
-from cxlemu.cli import main
 from cxlemu.errors import DeadlineError, RankDiedError, RunError
 from cxlemu.memory import MemorySpec
 from cxlemu.plan import Call
@@ -33,7 +29,9 @@ from studies.peers.on_device import device_paths
 from studies.peers.ours import OurPeer
 from studies.peers.ratios import LIMIT, OURS, Lane, RatioRow, Samples, Timing
 from studies.peers.worker import Repeated
+from tests.helpers.commands import cxlemu, with_json
 from tests.helpers.tiers import PATIENT_S
+from tests.helpers.worlds import calls_of
 
 DATA = [name for name, contract in COLLECTIVES.items() if contract.among_all]
 
@@ -325,18 +323,11 @@ def test_a_worker_that_fails_is_quoted() -> None:
 
 def in_pool(context: RankContext, collective: str, nbytes: int) -> tuple[str, int]:
     """Which variant a call with arrays in the pool takes, and how many elements of its result are wrong."""
-    taken: list[str] = []
     with Communicator.world(context, engine="native", heap_bytes=8 << 20) as comm:
-        planned = comm._planner.collective
-
-        def watched(asked: CallArguments) -> Planned:
-            taken.append((its := planned(asked)).call.algorithm)
-            return its
-
-        comm._planner.collective = watched  # type: ignore[method-assign]
+        taken = calls_of(comm)
         command = compare._preparation(Call(collective, "auto", comm.size, nbytes, "f32"), comm.rank, limit=False)
         pool = OurPeer(comm).prepare(command)["pool"]
-        return taken[-1], worker.wrong_elements(pool.once, pool.buffers, comm.rank, command["pieces"])
+        return taken[-1].algorithm, worker.wrong_elements(pool.once, pool.buffers, comm.rank, command["pieces"])
 
 
 @pytest.mark.parametrize(
@@ -492,8 +483,7 @@ def test_only_mpi_is_told_to_copy_twice(name: str) -> None:
 # --- the command
 
 
-def bench(*arguments: str) -> Any:
-    return CliRunner().invoke(main, ["bench", *arguments])
+bench = partial(cxlemu, "bench")
 
 
 SIZES = [8]
@@ -513,10 +503,8 @@ def test_a_tiny_run_without_peers_has_all_rows_in_json(
 ) -> None:
     monkeypatch.setattr(compare, "BANDWIDTH_BYTES", 1 << 20)
     in_a_checkout(tmp_path, monkeypatch)
-    done = bench(*names, *TINY, "--json", str(tmp_path / "b.json"))
-    assert done.exit_code == 0, done.output
+    done, document = with_json("bench", *names, *TINY, code=0)
     assert f"{2 * len(names)} rows, 0 wrong" in done.output
-    document = json.loads((tmp_path / "b.json").read_text())
     assert document["wrong"] == 0
     assert document["machine"]["copy_gbytes_per_s"] > 0
     rows = document["rows"]
@@ -531,7 +519,7 @@ def test_a_tiny_run_without_peers_has_all_rows_in_json(
         assert row["wrong"] == {OURS: 0, LIMIT: 0}
 
 
-def test_a_peer_that_is_named_and_not_here_is_not_ok(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_is_named_and_not_here_is_not_ok(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare, "BANDWIDTH_BYTES", 1 << 20)
     monkeypatch.setattr(find, "find", lambda name, pythons: find.Absent(name, "no such thing"))
     done = bench("broadcast", "--source", "same", "--peers", "mpich", *TINY[2:])
@@ -542,9 +530,7 @@ def test_a_peer_that_is_named_and_not_here_is_not_ok(tmp_path: Path, monkeypatch
 def test_a_run_from_process_to_process_has_its_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare, "BANDWIDTH_BYTES", 1 << 20)
     asked = ("--source", "same", "--transport", "process", "--json", str(tmp_path / "b.json"))
-    done = bench("all_gather", *TINY, *asked, "-n", "3")
-    assert done.exit_code == 0, done.output
-    assert " process " in done.output
+    assert " process " in bench("all_gather", *TINY, *asked, "-n", "3", code=0).output
     document = json.loads((tmp_path / "b.json").read_text())
     (row,) = document["rows"]
     assert document["transport"] == "process" and row["process_us"] > 0 and row["wrong"] == {OURS: 0, LIMIT: 0}
@@ -556,8 +542,7 @@ def test_a_run_with_a_fake_device_says_what_its_column_is_worth(
 ) -> None:
     monkeypatch.setattr(compare, "BANDWIDTH_BYTES", 1 << 20)
     asked = ("--source", "same", "--accelerator", "fake", "--json", str(tmp_path / "b.json"))
-    done = bench("all_gather", *TINY, *asked, "--plot", str(tmp_path / "b.png"))
-    assert done.exit_code == 0, done.output
+    done = bench("all_gather", *TINY, *asked, "--plot", str(tmp_path / "b.png"), code=0)
     assert "say nothing of a GPU" in done.output and "nccl     absent: fake is not a GPU" in done.output
     document = json.loads((tmp_path / "b.json").read_text())
     assert document["accelerator"] == "fake" and document["absent"] == {"nccl": "fake is not a GPU"}
@@ -567,8 +552,7 @@ def test_a_run_with_a_fake_device_says_what_its_column_is_worth(
 
 @pytest.mark.deep
 def test_all_eight_collectives_on_three_ranks() -> None:
-    done = bench(*TINY, "-n", "3", "--source", "same")
-    assert done.exit_code == 0, done.output
+    done = bench(*TINY, "-n", "3", "--source", "same", code=0)
     assert f"{len(compare.cells(DATA, SIZES, 3))} rows, 0 wrong" in done.output
 
 
@@ -590,9 +574,7 @@ def test_all_eight_collectives_on_three_ranks() -> None:
     ],
 )
 def test_bad_input_is_refused(arguments: list[str], message: str) -> None:
-    done = bench(*arguments)
-    assert done.exit_code == 2
-    assert message in done.output
+    assert message in bench(*arguments, code=2).output
 
 
 def test_a_plot_is_of_the_kind_that_its_suffix_says_and_the_same_twice(tmp_path: Path) -> None:
@@ -624,7 +606,6 @@ def test_ctrl_c_leaves_nothing_behind() -> None:
     arguments = [sys.executable, "-m", "cxlemu", "bench", "--peers", "none", "--source", "same"]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONUNBUFFERED": "1"}
     running = subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert running.stdout is not None
     for line in running.stdout:
         if line.startswith("# machine"):
             break

@@ -1,8 +1,5 @@
 """`cxlemu reproduce ... --intervals`: figures low, middle and high, and which published ones lie inside."""
 
-import json
-from pathlib import Path
-
 import pytest
 
 from cxlemu.topology import Accelerator
@@ -16,7 +13,7 @@ from studies.published.cccl import FEW
 from studies.published.rows import row_of
 from studies.ranged import Ranged, Run, _scaled, of_cccl, of_serving, of_validation
 from studies.validation.study import Study
-from tests.helpers.commands import cxlemu
+from tests.helpers.commands import with_json
 from tests.machine.test_intervals import COPY
 
 CARD = "titan2-6xcz120: cards.0.latency_ns"
@@ -70,19 +67,17 @@ def test_a_figure_of_the_test_bed_changes_the_grown_one_as_well(monkeypatch: pyt
 
 
 @pytest.mark.deep
-def test_the_command_prints_and_keeps_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_prints_and_keeps_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     switched = next(part for part in of_validation() if any("titan2" in its.name for its in part.figures))
     few = switched._replace(figures=[its for its in switched.figures if its.name.endswith(CARD)], samples=2)
     monkeypatch.setattr(reproduce_validation, "of_validation", lambda: [few])
-    file = tmp_path / "validation.json"
-    done = cxlemu("reproduce", "validation", "--intervals", "--json", str(file))
-    assert done.exit_code == 0, done.output
-    found = json.loads(file.read_text())["intervals"]["8 bytes and a flag, to another host"]
+    done, document = with_json("reproduce", "validation", "--intervals", code=0)
+    found = document["intervals"]["8 bytes and a flag, to another host"]
     assert found["low"] < found["middle"] < found["high"] and found["alone"].endswith(CARD)
     assert "predicted figures inside their intervals" in done.output
 
 
-def test_servers_are_varied_part_by_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_are_varied_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
     apart, h100, a100, pool = of_serving()
     assert all("hosts.memory" not in its.name for part in (apart, h100, a100, pool) for its in part.figures)
     assert {its.name.split(":")[0] for its in pool.figures} == {"serving-16xh100", "h100-sxm"}
@@ -93,10 +88,7 @@ def test_servers_are_varied_part_by_part(tmp_path: Path, monkeypatch: pytest.Mon
     part = serving.parts()[2]
     monkeypatch.setattr(serving, "parts", lambda: [part])
     monkeypatch.setattr(reproduce_serving, "of_serving", lambda: [a100._replace(figures=[share], samples=2)])
-    file = tmp_path / "serving.json"
-    done = cxlemu("reproduce", "serving", "--intervals", "--json", str(file))
-    assert done.exit_code == 0, done.output
-    document = json.loads(file.read_text())
+    done, document = with_json("reproduce", "serving", "--intervals", code=0)
     assert {row["figure"]: row["ours"] for row in document["rows"]} == middle
     found = document["intervals"]["tokens/s, A100, 1 user"]
     assert found["low"] <= slow["tokens/s, A100, 1 user"] < found["middle"] == middle["tokens/s, A100, 1 user"]

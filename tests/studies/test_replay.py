@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,12 +17,12 @@ from collectives.sweep.virtual.simulated import simulate_case
 from cxlemu.chakra.files import Node, encode, write
 from cxlemu.chakra.schema import COLLECTIVES, NodeType
 from cxlemu.chakra.workload import ChakraCollective, ChakraWorkload, Computing, load
-from cxlemu.cli import main
 from cxlemu.cost import CostModel
 from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.errors import ArgumentError, PlanFileError
 from cxlemu.topology import Accelerator, Topology
 from studies.traces import Replay, replay
+from tests.helpers.commands import cxlemu, with_json
 from tests.helpers.fabric_helpers import fabric
 
 TITAN = Topology.load("titan2-6xcz120")
@@ -325,8 +324,7 @@ def test_the_shipped_traces_are_what_their_program_writes(tmp_path: Path) -> Non
 def test_the_command_shows_every_collective_and_what_shows_of_them(tmp_path: Path) -> None:
     file, trace = tmp_path / "replayed.json", tmp_path / "trace.json"
     arguments = ["simulate", "trace", str(ROOT / "examples/traces/fsdp"), "-c", "titan2-6xcz120", "-v"]
-    done = CliRunner().invoke(main, [*arguments, "--json", str(file), "--trace", str(trace)])
-    assert done.exit_code == 0, done.output
+    done = cxlemu(*arguments, "--json", file, "--trace", trace, code=0)
     gather, scatter = alone_ns("all_gather", 48 * MIB, 3), alone_ns("reduce_scatter", 48 * MIB, 3)
     document = json.loads(file.read_text())
     assert [call["end_ns"] - call["begin_ns"] for call in document["calls"]] == [gather, gather, scatter, scatter]
@@ -340,21 +338,19 @@ def test_the_command_shows_every_collective_and_what_shows_of_them(tmp_path: Pat
 
 
 def test_traces_that_are_not_there_are_refused(tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, ["simulate", "trace", str(tmp_path / "none")])
-    assert done.exit_code == 2 and "none.0.et does not exist" in done.stderr
+    done = cxlemu("simulate", "trace", tmp_path / "none", code=2)
+    assert "none.0.et does not exist" in done.stderr
     for nameless, said in ((".", "names no trace: give the traces' common"), ("/", "names no trace"), ("", "no file")):
-        done = CliRunner().invoke(main, ["simulate", "trace", nameless])
-        assert done.exit_code == 2 and said in done.stderr
+        assert said in cxlemu("simulate", "trace", nameless, code=2).stderr
 
 
 def test_groups_that_no_node_names_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "t", [[coll(0, "all_reduce", MIB)]] * 2)
     (tmp_path / "groups.json").write_text('{"nobody": [0, 1]}')
     words = ["simulate", "trace", str(tmp_path / "t"), "--groups", str(tmp_path / "groups.json")]
-    done = CliRunner().invoke(main, words)
-    assert done.exit_code == 2 and "--groups does nothing here" in done.stderr
-    done = CliRunner().invoke(main, [*words[:3], "--accelerator", "h100-sxm"])
-    assert done.exit_code == 2 and "--accelerator does nothing here" in done.stderr
+    done = cxlemu(*words, code=2)
+    assert "--groups does nothing here" in done.stderr
+    assert "--accelerator does nothing here" in cxlemu(*words[:3], "--accelerator", "h100-sxm", code=2).stderr
 
 
 @pytest.mark.parametrize(("gone", "says"), [(1, "2.et"), (0, "2.et"), (2, "")])
@@ -362,7 +358,7 @@ def test_a_rank_without_a_file_is_named(tmp_path: Path, gone: int, says: str) ->
     write(tmp_path / "t", [[coll(0, "all_reduce", MIB)]] * 3)
     (tmp_path / "other.9.et").touch()
     (tmp_path / f"t.{gone}.et").unlink()
-    done = CliRunner().invoke(main, ["simulate", "trace", str(tmp_path / "t")])
+    done = cxlemu("simulate", "trace", tmp_path / "t")
     if says:
         assert done.exit_code == 2 and f"t.{gone}.et does not exist, but {tmp_path}/t.{says} does" in done.stderr
     else:  # nothing tells this from a trace of two ranks
@@ -373,11 +369,10 @@ def test_a_rank_without_a_file_is_named(tmp_path: Path, gone: int, says: str) ->
     "ranks", [[[]], [[coll(0, "all_reduce", MIB)]], [[coll(0, "all_reduce", 0), comp(1, 0)]] * 2, [[], []]]
 )
 def test_a_trace_in_which_nothing_is_to_do_is_no_success(tmp_path: Path, ranks: list[list[Node]]) -> None:
-    file = tmp_path / "replayed.json"
     write(tmp_path / "t", ranks)
-    done = CliRunner().invoke(main, ["simulate", "trace", str(tmp_path / "t"), "--json", str(file)])
-    assert done.exit_code == 3 and "Nothing was replayed: no node of this trace computes" in done.output
-    assert json.loads(file.read_text())["time_ns"] == 0
+    done, document = with_json("simulate", "trace", tmp_path / "t", code=3)
+    assert "Nothing was replayed: no node of this trace computes" in done.output
+    assert document["time_ns"] == 0
 
 
 def test_a_hosts_call_of_a_collective_is_time_of_its_processor(tmp_path: Path) -> None:
@@ -407,16 +402,15 @@ def test_data_deps_order_nodes_and_ctrl_deps_where_there_are_none_or_where_that_
     assert [step.after for step in both.ranks[0]] == [(1,), (0,)]
     with pytest.raises(PlanFileError, match="node 3490 waits for node 3, which is missing"):
         load(tmp_path / "trace", ctrl_deps=True)
-    done = CliRunner().invoke(main, ["simulate", "trace", str(tmp_path / "trace")])
-    assert done.exit_code == 0 and "computes 143.0 us" in done.output
+    done = cxlemu("simulate", "trace", tmp_path / "trace", code=0)
+    assert "computes 143.0 us" in done.output
     asked = ["simulate", "trace", str(tmp_path / "trace"), "--ctrl-deps", "--skip-missing"]
-    done = CliRunner().invoke(main, asked)
-    assert done.exit_code == 2 and "3490" in done.output and "3499" in done.output
+    done = cxlemu(*asked, code=2)
+    assert "3490" in done.output and "3499" in done.output
     write(tmp_path / "ordered", [[comp(1, 5), Node(2, "after", NodeType.COMP, (), 5, {}, (1,))]])
     assert [step.after for step in load(tmp_path / "ordered").ranks[0]] == [(), (0,)]
     for flag in ("--ctrl-deps", "--skip-missing"):
-        done = CliRunner().invoke(main, ["simulate", "trace", str(tmp_path / "ordered"), flag])
-        assert done.exit_code == 2 and f"{flag} does nothing here" in done.output
+        assert f"{flag} does nothing here" in cxlemu("simulate", "trace", tmp_path / "ordered", flag, code=2).output
 
 
 @pytest.mark.deep

@@ -4,17 +4,16 @@ import json
 import re
 import statistics
 import sys
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 from collectives.sweep.sweep import Sweep
 from collectives.sweep.virtual.simulated import simulate_case
-from cxlemu.cli import console, main
+from cxlemu.cli import console
 from cxlemu.topology import Topology
 from cxlemu.topology.intervals import changed
 from cxlemu.topology.provenance import KINDS
@@ -29,12 +28,12 @@ from studies.published.ours import CHUNKS, RANKS, STAGGERED, Ours
 from studies.published.rows import READ_IN, Row, hits, row_of
 from studies.published.variation import AS_ASSUMED, assumed, times
 from studies.ranged import of_cccl
+from tests.helpers.commands import cxlemu
 
 MB = 1 << 20
 
 
-def reproduce(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["reproduce", "cccl", *arguments])
+reproduce = partial(cxlemu, "reproduce", "cccl")
 
 
 @lru_cache
@@ -90,7 +89,6 @@ def test_large_messages_take_what_the_wire_takes(collective: str, share: float) 
     """Where a slice costs its receiver nothing and reading is fast, the wire's 24 GB/s alone count."""
     topology = nccl().topology
     space = topology.pool_space
-    assert space.protocols is not None
     fast = space.protocols[0].costs.model_copy(update={"from_pool_gbytes_per_s": 10_000.0})
     simple = space.protocols[0].model_copy(update={"costs": fast})
     update = {"spaces": (space.model_copy(update={"protocols": (simple,)}),)}
@@ -230,8 +228,7 @@ def test_the_table_the_file_and_the_plots_have_these_rows(tmp_path: Path, monkey
     its = {row.figure: row for row in few().each_row()}
     monkeypatch.setattr(console, "PIPE_CHARS", 80)
     monkeypatch.setattr(reproduce_cccl, "Reproduction", lambda: Reproduction(few().sizes))
-    done = reproduce("--json", str(tmp_path / "c.json"), "--plot", str(tmp_path / "out"))
-    assert done.exit_code == 0
+    done = reproduce("--json", str(tmp_path / "c.json"), "--plot", str(tmp_path / "out"), code=0)
     assert max(map(len, done.output.splitlines())) <= 80 and "…" not in done.output
     told = " ".join(done.output.split())
     document: dict[str, Any] = json.loads((tmp_path / "c.json").read_text())
@@ -260,17 +257,13 @@ def test_bad_input_is_refused_before_the_work(
     arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Reproduction, "each_row", lambda self: pytest.fail("worked all the same"))
-    done = reproduce(*arguments)
-    assert done.exit_code == 2
-    assert message in done.output
-    assert CliRunner().invoke(main, ["reproduce", "nothing"]).exit_code == 2
+    assert message in reproduce(*arguments, code=2).output
+    assert cxlemu("reproduce", "nothing").exit_code == 2
 
 
 def test_without_matplotlib_nothing_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    done = reproduce("--plot", str(tmp_path / "out"))
-    assert done.exit_code == 2
-    assert "pip install 'cxlemu[plot]'" in done.output
+    assert "pip install 'cxlemu[plot]'" in reproduce("--plot", str(tmp_path / "out"), code=2).output
     assert list(tmp_path.iterdir()) == []
 
 

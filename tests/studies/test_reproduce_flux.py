@@ -1,6 +1,5 @@
 """FLUX's figures beside ours: metrics by hand, nothing fitted, and what the command prints and writes."""
 
-import json
 import re
 from contextlib import nullcontext
 from multiprocessing import active_children
@@ -8,14 +7,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from click.testing import CliRunner
 from pytest import MonkeyPatch
 
 from collectives.fused.choice import Operator, Tiling
 from collectives.sweep.fused.metrics import Metrics
 from collectives.sweep.fused.tuner import Tuned
 from collectives.sweep.fused.virtual import Simulator
-from cxlemu.cli import console, main
+from cxlemu.cli import console
 from cxlemu.cost.gemm import Product, fastest, moved_bytes
 from cxlemu.topology import Accelerator, Topology
 from cxlemu.topology.intervals import changed
@@ -27,6 +25,7 @@ from studies.published.rows import Row, hits
 from studies.published.variation import AS_ASSUMED, assumed, times
 from studies.ranged import of_flux
 from studies.training.language_model import LanguageModel
+from tests.helpers.commands import cxlemu, with_json
 
 
 def test_metrics_are_flux_definitions() -> None:
@@ -152,12 +151,9 @@ def test_the_command_prints_and_writes_all_of_it(
     few = flux.Reproduction(rows=rows)
     monkeypatch.setattr(console, "PIPE_CHARS", 80)
     monkeypatch.setattr(reproduce_flux, "Reproduction", lambda rows: few)
-    out = tmp_path / "flux.json"
-    result = CliRunner().invoke(main, ["reproduce", "flux", "--json", str(out), "--plot", str(tmp_path / "plots")])
-    assert result.exit_code == 0, result.output
+    result, document = with_json("reproduce", "flux", "--plot", tmp_path / "plots", code=0)
     assert "# nvlink-8xa100 all_gather_gemm" in result.output
     assert max(map(len, result.output.splitlines())) <= 80 and "…" not in result.output
-    document = json.loads(out.read_text())
     assert len(document["shapes"]) == 4 * 2 * len(rows)
     assert any(shape["overlap_efficiency"] < 0 for shape in document["shapes"])
     assert {row["kind"] for row in document["rows"]} == {"predicted"}
@@ -260,8 +256,7 @@ def test_the_whole_command_compares_ranges_and_blocks(monkeypatch: MonkeyPatch) 
         monkeypatch.setattr(module, "CLUSTERS", one)
         monkeypatch.setattr(module, "ROWS", (1024,))
         monkeypatch.setattr(module, "SPEEDUPS", {"decoding": (1.30, (64,))})
-    result = CliRunner().invoke(main, ["reproduce", "flux"])
-    assert result.exit_code == 0, result.output
+    result = cxlemu("reproduce", "flux", code=0)
     assert re.search(r"decoding, 64 tokens +nvlink-8xh800 \d\.\d\d \(\d\.\d\d\)", result.output)
     for words in (
         "nvlink-8xh800: lowest overlap",
@@ -274,9 +269,7 @@ def test_the_whole_command_compares_ranges_and_blocks(monkeypatch: MonkeyPatch) 
 
 
 def test_rows_that_do_not_divide_are_refused() -> None:
-    result = CliRunner().invoke(main, ["reproduce", "flux", "-m", "100"])
-    assert result.exit_code == 2
-    assert "m = 100 does not divide among 8 ranks" in result.output
+    assert "m = 100 does not divide among 8 ranks" in cxlemu("reproduce", "flux", "-m", "100", code=2).output
 
 
 @pytest.mark.deep

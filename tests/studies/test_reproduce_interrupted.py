@@ -7,15 +7,15 @@ from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner
 
-from cxlemu.cli import INTERRUPTED, main
+from cxlemu.cli import INTERRUPTED
 from studies.cli.reproduce import ReproduceFlags
 from studies.cli.reproduce_report import ReproductionReport
 from studies.cli.reproduce_varied import print_varied
 from studies.published import cccl, flux, scalepool
 from studies.published.rows import row_of
 from studies.published.variation import AS_ASSUMED
+from tests.helpers.commands import cxlemu, with_json
 
 
 def interrupted_at(number: int, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,8 +52,7 @@ def test_figures_that_are_finished_are_kept(
 ) -> None:
     monkeypatch.setattr(owner, method, interrupted_at(number, getattr(owner, method)))
     file, plots = tmp_path / "figures.json", tmp_path / "plots"
-    result = CliRunner().invoke(main, ["reproduce", system, "--json", str(file), "--plot", str(plots)])
-    assert result.exit_code == INTERRUPTED, result.output
+    result = cxlemu("reproduce", system, "--json", file, "--plot", plots, code=INTERRUPTED)
     document = json.loads(file.read_text())
     assert document["interrupted"] and document["system"] == system and len(document["rows"]) == rows
     assert document["rows"][-1]["figure"] == last and f"\n{last} " in result.stdout
@@ -61,12 +60,9 @@ def test_figures_that_are_finished_are_kept(
     assert not [*plots.iterdir()]
 
 
-def test_shapes_that_are_finished_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shapes_that_are_finished_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flux.Reproduction, "_shape", interrupted_at(2, flux.Reproduction._shape))
-    file = tmp_path / "flux.json"
-    result = CliRunner().invoke(main, ["reproduce", "flux", "-m", "512", "--json", str(file)])
-    assert result.exit_code == INTERRUPTED, result.output
-    document = json.loads(file.read_text())
+    result, document = with_json("reproduce", "flux", "-m", "512", code=INTERRUPTED)
     assert document["interrupted"] and not document["rows"]
     assert [(its["cluster"], its["kind"], its["m"]) for its in document["shapes"]] == [
         ("pcie-8xa100", "all_gather_gemm", 512)

@@ -1,17 +1,15 @@
 """`cxlemu reproduce scalepool`: lines through few ranks against all of them, levels, rows, and the command."""
 
-import json
 import re
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from click.testing import CliRunner, Result
 
 from collectives.sweep.sweep import Sweep
 from collectives.sweep.virtual.plans import planned
-from cxlemu.cli import console, main
+from cxlemu.cli import console
 from cxlemu.cost import CostModel
 from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.topology import Topology
@@ -24,6 +22,7 @@ from studies.training.durations import LEVELS
 from studies.training.fabrics import Modelled
 from studies.training.hierarchical import TwoLevels
 from studies.training.symmetric import Symmetric
+from tests.helpers.commands import cxlemu, with_json
 
 CXL, RDMA = Topology.load("clusters-cxl"), Topology.load("clusters-rdma")
 MB = 1 << 20
@@ -51,8 +50,7 @@ def work() -> Reproduction:
     return Reproduction(setup.varied(cases=tuple(c for c in setup.cases if "megatron" not in c.model)))
 
 
-def reproduce(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["reproduce", "scalepool", *arguments])
+reproduce = partial(cxlemu, "reproduce", "scalepool")
 
 
 # --- what stands for many ranks ---------------------------------------------------------------------------------------
@@ -178,12 +176,10 @@ def case_of(model: str) -> ScalePoolCase:
 
 
 @pytest.mark.deep
-def test_the_command_prints_what_the_file_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_prints_what_the_file_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "PIPE_CHARS", 80)
-    done = reproduce("--json", str(tmp_path / "scalepool.json"))
-    assert done.exit_code == 0, done.output
+    done, document = with_json("reproduce", "scalepool", code=0)
     assert max(map(len, done.output.splitlines())) <= 80 and "…" not in done.output
-    document = json.loads((tmp_path / "scalepool.json").read_text())
     assert len(document["rows"]) == 5 + 2 + 3 + 2
     assert len(document["steps"]) == 2 * 5
     assert document["fitted"] is None
@@ -221,8 +217,7 @@ def test_what_other_assumptions_give_is_told_when_asked_for(monkeypatch: pytest.
     monkeypatch.setattr(cli, "_footer", lambda its, rows: [])
     monkeypatch.setattr(cli, "told", lambda tiers: ["tiers otherwise"])
     monkeypatch.setattr(cli.TierStudy, "rows", lambda tiers: [])
-    done = reproduce("-v")
-    assert done.exit_code == 0, done.exception
+    done = reproduce("-v", code=0)
     assert ", ".join(f"{name} {value:.2f}" for name, value in work().crossing_once.items()) in done.output
     assert all(
         1 <= value < pair.speedup for value, pair in zip(work().crossing_once.values(), work().pairs, strict=True)
@@ -247,8 +242,7 @@ def test_plots_are_pngs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(cli, "_footer", lambda its, rows: [])
     monkeypatch.setattr(cli, "told", lambda study: [])
     monkeypatch.setattr(cli.TierStudy, "rows", lambda tiers: [])
-    done = reproduce("--plot", str(tmp_path / "out"))
-    assert done.exit_code == 0, done.exception
+    reproduce("--plot", str(tmp_path / "out"), code=0)
     files = sorted((tmp_path / "out").iterdir())
     assert [file.name for file in files] == ["sensitivity.png", "speedups.png", "steps.png", "tiers.png"]
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)

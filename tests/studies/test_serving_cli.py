@@ -8,18 +8,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from cxlemu.cli import main
 from cxlemu.topology import Topology
 from studies.cli.simulate_serving_plot import draw
 from studies.training.language_model import LanguageModel
+from tests.helpers.commands import cxlemu
 
 ONE = '{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}\n'
 
 
-def invoked(line: str) -> Result:
-    return CliRunner().invoke(main, ["simulate", "serving", *shlex.split(line)])
+def invoked(line: str, **how: Any) -> Result:
+    return cxlemu("simulate", "serving", *shlex.split(line), **how)
 
 
 def words(done: Result) -> str:
@@ -33,8 +33,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def test_four_places_beside_each_other(tmp_path: Path) -> None:
     trace, file, plot = (tmp_path / name for name in ("requests.jsonl", "serving.json", "serving.png"))
-    done = invoked(f"--hosts 4 --requests 200 --write-trace {trace} --json {file} --plot {plot} -v")
-    assert done.exit_code == 0, done.output
+    invoked(f"--hosts 4 --requests 200 --write-trace {trace} --json {file} --plot {plot} -v", code=0)
     document = read(file)
     runs = {run["place"]: run for run in document["runs"]}
     assert list(runs) == ["accelerator", "host", "pool", "rdma"]
@@ -72,8 +71,7 @@ def test_a_picture_has_a_title_plain_numbers_and_lines_that_show_beside_each_oth
 def test_incidents_happen_or_are_said_not_to_have(tmp_path: Path) -> None:
     file = tmp_path / "serving.json"
     line = f"--hosts 2 --requests 60 --place pool --crash 0@1 --cold-start 0@2 --lose-card 3@3 --json {file}"
-    done = invoked(line)
-    assert done.exit_code == 0, done.output
+    invoked(line, code=0)
     (run,) = read(file)["runs"]
     assert run["happened"] == ["--crash 0@1", "--cold-start 0@2", "--lose-card 3@3"]
     assert run["served"] == 60
@@ -87,8 +85,7 @@ def test_incidents_happen_or_are_said_not_to_have(tmp_path: Path) -> None:
 def test_a_sweep_finds_from_how_many_hosts_on_the_fabric_is_saturated(tmp_path: Path) -> None:
     file = tmp_path / "sweep.json"
     line = "--workload documents --warm --place pool -c six-cards --rate 11 --requests 150"
-    done = invoked(f"{line} --sweep hosts=7-8 --json {file}")
-    assert done.exit_code == 0, done.output
+    done = invoked(f"{line} --sweep hosts=7-8 --json {file}", code=0)
     assert re.search(r"pool: saturated from [78] hosts on, where card.* is busy 9\d%", words(done))
     assert [run["hosts"] for run in read(file)["runs"]] == [7, 8]
     short = invoked(f"{line} --sweep hosts=1-2")
@@ -96,8 +93,7 @@ def test_a_sweep_finds_from_how_many_hosts_on_the_fabric_is_saturated(tmp_path: 
 
 
 def test_prefill_and_decoding_apart() -> None:
-    done = invoked("--hosts 3 --requests 40 --prefill 1 --place pool,rdma --json -")
-    assert done.exit_code == 0, done.output
+    done = invoked("--hosts 3 --requests 40 --prefill 1 --place pool,rdma --json -", code=0)
     for run in json.loads(done.stdout)["runs"]:
         assert run["served"] == 40
         assert run["transfers_slowdown"] >= 1
@@ -105,8 +101,7 @@ def test_prefill_and_decoding_apart() -> None:
 
 
 def test_intervals_stand_below_the_table_and_in_the_document() -> None:
-    done = invoked("--hosts 2 --requests 5 --place accelerator,pool --intervals --json -")
-    assert done.exit_code == 0, done.output
+    done = invoked("--hosts 2 --requests 5 --place accelerator,pool --intervals --json -", code=0)
     said = re.sub(r"\s+", " ", done.stderr)
     for run in json.loads(done.stdout)["runs"]:
         first = run["intervals"]["time to first token, p50, ms"]
@@ -118,8 +113,7 @@ def test_intervals_stand_below_the_table_and_in_the_document() -> None:
 
 def test_groups_of_an_instance_share_experts() -> None:
     line = "--model llama4-maverick --accelerator b200 -c serving-2x8h800 --inside nvlink-8xh800 --requests 60"
-    done = invoked(f"{line} --tp 2 --ep 4 --place rdma --rate 40 --crash 0@0.5 --cold-start 0@1 --json -")
-    assert done.exit_code == 0, done.output
+    done = invoked(f"{line} --tp 2 --ep 4 --place rdma --rate 40 --crash 0@0.5 --cold-start 0@1 --json -", code=0)
     document = json.loads(done.stdout)
     assert (document["tensor"], document["expert"]) == (2, 4)
     (run,) = document["runs"]
@@ -185,8 +179,7 @@ def test_what_cannot_be_done_is_said(
 
 def test_measured_servers_stand_beside_the_model_as_the_page_says(tmp_path: Path) -> None:
     file = tmp_path / "serving.json"
-    done = CliRunner().invoke(main, ["reproduce", "serving", "--json", str(file)])
-    assert done.exit_code == 0, done.output
+    done = cxlemu("reproduce", "serving", "--json", file, code=0)
     rows = read(file)["rows"]
     assert len(rows) == 16
     assert all(row["address"] and row["conditions"] and row["kind"] == "predicted" for row in rows)

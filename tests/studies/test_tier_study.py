@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cxlemu.cli import INTERRUPTED, main
+from cxlemu.cli import INTERRUPTED
 from cxlemu.cost import CostModel
 from cxlemu.errors import ArgumentError, ConfigError
 from cxlemu.topology import Topology
@@ -23,6 +22,7 @@ from studies.tiering.snoops import SnoopFilter
 from studies.tiering.study import ACCESSES, Memory
 from studies.tiering.tiers import tiers_of
 from studies.tiering.workloads import Workload, zipf_shares, zipf_sums
+from tests.helpers.commands import cxlemu
 from tests.helpers.fabric_helpers import ns
 
 TEXT = """
@@ -337,7 +337,7 @@ def test_every_figure_of_what_is_shipped_says_where_it_comes_from() -> None:
 
 
 def ran(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(main, ["simulate", "memory", *arguments])
+    result = cxlemu("simulate", "memory", *arguments)
     return result.exit_code, result.output
 
 
@@ -358,8 +358,8 @@ def test_ctrl_c_keeps_the_workloads_that_ended(four: str, tmp_path: Path, monkey
     monkeypatch.setattr(Memory, "measure", second_is_interrupted)
     file = tmp_path / "out.json"
     arguments = ["pointer-chase", "embedding", "-c", four, "-e", "8M", "--json", str(file)]
-    result = CliRunner().invoke(main, ["simulate", "memory", *arguments])
-    assert result.exit_code == INTERRUPTED and result.stderr == "cxlemu: interrupted; 1 workload not finished\n"
+    result = cxlemu("simulate", "memory", *arguments, code=INTERRUPTED)
+    assert result.stderr == "cxlemu: interrupted; 1 workload not finished\n"
     document = json.loads(file.read_text())
     assert document["interrupted"] and {row["workload"] for row in document["rows"]} == {"pointer-chase"}
 

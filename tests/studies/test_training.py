@@ -3,16 +3,16 @@
 import json
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
-from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cxlemu.cli import INTERRUPTED, main
+from cxlemu.cli import INTERRUPTED
 from cxlemu.errors import ArgumentError, ConfigError
 from cxlemu.topology import Accelerator, Topology
 from studies.training import pipelined, sharded
@@ -26,6 +26,7 @@ from studies.training.offload import offload_to
 from studies.training.parallelism import Parallelism
 from studies.training.step import TrainingStep, train
 from studies.training.timeline import BUBBLE, COMPUTE, Part, Timeline, TimelineProgram, run
+from tests.helpers.commands import cxlemu, with_json
 from tests.helpers.tiers import examples
 
 H100 = Accelerator.load("h100-sxm")
@@ -79,17 +80,14 @@ def fixed(parallel: str, blocks: int, microbatches: int, **ns: int) -> Timeline:
     return run((sharded if how.sharded else pipelined).program(its, microbatches))
 
 
-def simulate(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["simulate", "training", *arguments])
+simulate = partial(cxlemu, "simulate", "training")
 
 
 @pytest.mark.parametrize(
     ("fabric", "second"),
     [("titan2-6xcz120", ["--against", "infiniband-3xh100"]), ("racks-2x72", ["--fail", "switch:cxl-spine0@500"])],
 )
-def test_ctrl_c_keeps_the_step_that_ended(
-    fabric: str, second: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_keeps_the_step_that_ended(fabric: str, second: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     began: list[object] = []
 
     def second_is_interrupted(*told: Any, **more: Any) -> TrainingStep:
@@ -99,9 +97,8 @@ def test_ctrl_c_keeps_the_step_that_ended(
         return train(*told, **more)
 
     monkeypatch.setattr("studies.cli.simulate_training_run.train", second_is_interrupted)
-    done = simulate("-c", fabric, "-n", "3", *second, "--json", str(tmp_path / "step.json"))
-    assert done.exit_code == INTERRUPTED and done.stderr.endswith("cxlemu: interrupted; 1 step not simulated\n")
-    document = json.loads((tmp_path / "step.json").read_text())
+    done, document = with_json("simulate", "training", "-c", fabric, "-n", "3", *second, code=INTERRUPTED)
+    assert done.stderr.endswith("cxlemu: interrupted; 1 step not simulated\n")
     assert document["interrupted"] and [step["fabric"] for step in document["steps"]] == [fabric]
 
 
@@ -303,7 +300,7 @@ def test_offloading_moves_gradients_or_state() -> None:
 
 def test_a_fabrics_times_are_what_simulate_says() -> None:
     fabric = Modelled(TITAN)
-    done = CliRunner().invoke(main, ["simulate", "all_gather", "-b", "3M", "-n", "3", "-d", "bf16", "-c", TITAN.name])
+    done = cxlemu("simulate", "all_gather", "-b", "3M", "-n", "3", "-d", "bf16", "-c", TITAN.name)
     (row,) = [line.split() for line in done.output.splitlines() if line.split()[:1] == [str(3 << 20)]]
     assert float(row[5]) == pytest.approx(fabric.time_ns("all_gather", 3 << 20, 3) / 1e3, abs=0.05)
     assert fabric.time_ns("all_gather", 3 << 20, 1) == 0
@@ -412,10 +409,8 @@ def test_a_histogram_says_what_each_expert_gets(tmp_path: Path) -> None:
     assert read_histogram(str(file)) == read_histogram("1,2, 3,4e2") == (1, 2, 3, 400)
     file.write_text("\n".join(["3"] * 255 + ["765"]))
     words = "--model deepseek-v3 -c racks-2x72-rdma -n 16 --batch 16 --parallel fsdp,ep=16 --histogram"
-    done = simulate(*words.split(), str(file))
-    assert done.exit_code == 0, done.output
     # the last rank's 16 experts get 45 + 765 of 1530 tokens, the mean rank 1530 / 16
-    assert "the busiest rank gets 8.47 times the mean" in done.output
+    assert "the busiest rank gets 8.47 times the mean" in simulate(*words.split(), str(file), code=0).output
 
 
 @pytest.mark.parametrize(
@@ -448,14 +443,11 @@ def test_context_ranks_gather_keys_and_values_or_pass_them_round() -> None:
     assert fabric.asked[0] == ("all_gather", 4 * each, 4)
 
 
-def test_a_step_of_a_mixture_says_what_experts_got(tmp_path: Path) -> None:
-    file = tmp_path / "step.json"
+def test_a_step_of_a_mixture_says_what_experts_got() -> None:
     words = (
         "--model llama4-maverick -c racks-2x72-rdma -n 16 --batch 16 --parallel fsdp,ep=8 --skew 1 --capacity-factor 2"
     )
-    done = simulate(*words.split(), "--json", str(file))
-    assert done.exit_code == 0, done.output
-    document = json.loads(file.read_text())
+    done, document = with_json("simulate", "training", *words.split(), code=0)
     assert document["steps"][0]["billed_ns"]["all_to_all"] > 0
     assert 0 < document["dropped_tokens"] < 1
     assert 0 < document["busiest_experts"] <= 2
@@ -514,8 +506,7 @@ def test_a_batch_of_ones_own_has_no_standing(tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_is_one_sentence(arguments: list[str], message: str) -> None:
-    done = simulate(*arguments)
-    assert done.exit_code == 2
+    done = simulate(*arguments, code=2)
     assert message in done.output
     assert "Traceback" not in done.output
 
@@ -524,19 +515,18 @@ def test_thousands_of_accelerators_are_a_matter_of_seconds() -> None:
     words = (
         "--model palm-540b --accelerator b200 --parallel fsdp,tp=12,sp,serial -n 6144 --microbatch 4 -c clusters-cxl"
     )
-    done = simulate(*words.split(), "--inside", "nvl72")
-    assert done.exit_code == 0, done.output
+    done = simulate(*words.split(), "--inside", "nvl72", code=0)
     assert "fsdp=512 tp=12" in done.output
     assert "collectives of 512 ranks follow a line through 8 and 16" in done.output
     assert "plans on clusters-cxl: all_gather as ring" in done.output
 
 
 def test_collectives_are_simulated_as_before() -> None:
-    assert CliRunner().invoke(main, ["simulate", "broadcast", "-b", "1M"]).exit_code == 0
-    done = CliRunner().invoke(main, ["simulate", "trainings"])
+    assert cxlemu("simulate", "broadcast", "-b", "1M").exit_code == 0
+    done = cxlemu("simulate", "trainings")
     assert (done.exit_code, "unknown collective 'trainings'" in done.output) == (2, True)
-    assert "\n  training  " in CliRunner().invoke(main, ["simulate", "--help"]).output
-    assert "--parallel" in CliRunner().invoke(main, ["simulate", "training", "--help"]).output
+    assert "\n  training  " in cxlemu("simulate", "--help").output
+    assert "--parallel" in cxlemu("simulate", "training", "--help").output
 
 
 def test_the_docs_have_what_the_command_prints() -> None:

@@ -1,14 +1,11 @@
 """`cxlemu reproduce validation`: requests by pencil and paper, the table, and the command."""
 
-import json
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from cxlemu.cli import main
 from cxlemu.plan import Op
 from cxlemu.topology import Topology
 from studies.cli import reproduce_validation
@@ -28,6 +25,7 @@ from studies.validation.measured import (
 from studies.validation.sparks import of_sparks
 from studies.validation.streams import Requests, by_processors, gbytes_per_s, requests_ns
 from studies.validation.study import DEPTHS, NETWORK, PRODUCTS, SWITCHED, Study, Validated, nccl_us
+from tests.helpers.commands import cxlemu, with_json
 from tests.helpers.fabric_helpers import LOAD_NS, fabric, ns
 
 FABRIC = by_processors(fabric(hosts=2, cards=2, copy_ns=5000, to_pool_gbytes_per_s=1))
@@ -38,8 +36,7 @@ def study() -> Study:
     return Study()
 
 
-def reproduce(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["reproduce", "validation", *arguments])
+reproduce = partial(cxlemu, "reproduce", "validation")
 
 
 def test_requests_follow_each_other_and_accelerators_cost_nothing() -> None:
@@ -153,12 +150,9 @@ def test_conditions_that_nobody_states_change_their_own_rows() -> None:
     assert found[large] == usual[large]  # the next one is started while it runs
 
 
-def test_the_command_prints_all_figures_and_keeps_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_prints_all_figures_and_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reproduce_validation, "Study", study)  # which is simulated once
-    file = tmp_path / "validation.json"
-    done = reproduce("--json", str(file))
-    assert done.exit_code == 0, done.output
-    document = json.loads(file.read_text())
+    done, document = with_json("reproduce", "validation", code=0)
     assert [row["measured"]["figure"] for row in document["rows"]] == [row.measured.figure for row in study().rows]
     assert "predicted figures within 15%" in done.output
     assert len(document["beside"]) == len(DEPTHS)
@@ -173,5 +167,4 @@ def test_the_command_draws(tmp_path: Path) -> None:
 
 def test_a_directory_that_cannot_be_is_refused_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    done = reproduce("--plot", str(tmp_path / "file" / "out"))
-    assert done.exit_code == 2 and "cannot be made" in done.output
+    assert "cannot be made" in reproduce("--plot", str(tmp_path / "file" / "out"), code=2).output
