@@ -10,6 +10,8 @@ from types import ModuleType
 
 import pytest
 
+from tests.helpers.commands import python
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -37,8 +39,8 @@ def test_links_of_the_readme_become_absolute() -> None:
 
 @pytest.mark.parametrize("url", ["cxlemu", "http://example.org/a", "https://example.org", 'https://a.b/c"d'])
 def test_what_is_no_repository_is_refused(url: str) -> None:
-    done = subprocess.run([sys.executable, ROOT / "scripts" / "wheels", "--url", url], capture_output=True, text=True)
-    assert done.returncode == 2 and "is no address of a repository" in done.stderr
+    done = python(ROOT / "scripts" / "wheels", "--url", url, code=2)
+    assert "is no address of a repository" in done.stderr
 
 
 MADE = shutil.ignore_patterns(".*", "build", "dist", "*.so", "*.egg-info", "__pycache__", "*.log", "plots")

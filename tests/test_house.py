@@ -2,8 +2,6 @@
 
 import ast
 import importlib
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
@@ -17,6 +15,7 @@ import cxlemu
 import faults
 from cxlemu import version
 from cxlemu.cli.commands import load
+from tests.helpers.commands import python
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("cxlemu", "collectives", "faults", "studies")  # each imports itself and those before it
@@ -204,14 +203,14 @@ def test_help_imports_neither_numpy_nor_yaml() -> None:
         "import sys; from cxlemu.cli import main; main(['--help'], standalone_mode=False); "
         "print(sorted({'numpy', 'yaml', 'pydantic', 'rich'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python("-c", code, code=0)
     assert done.stdout.splitlines()[-1] == "[]"
     assert " run " in done.stdout and " reproduce " in done.stdout
 
 
 def test_no_help_of_any_command_imports_what_computes_reads_or_draws() -> None:
     """Help is to be there at once: what a command needs to run is imported when it runs."""
-    done = subprocess.run([sys.executable, "-c", ALL_HELPS], capture_output=True, text=True, check=True)
+    done = python("-c", ALL_HELPS, code=0)
     helped = done.stdout.split("\n")
     assert len(helped) > 35 and "pool capacity add" in helped and "reproduce cccl" in helped
     assert done.stderr == ""
@@ -243,7 +242,7 @@ show("fused --engine virtual", __import__("collectives.cli.fused_virtual").cli.f
 
 def test_a_protocol_of_ones_own_is_explored_without_numpy_and_without_a_collective() -> None:
     """They take as long to load as everything else that the command does for it."""
-    done = subprocess.run([sys.executable, "-c", EXPLORED], capture_output=True, text=True, cwd=ROOT)
+    done = python("-c", EXPLORED, cwd=ROOT)
     assert done.stdout.splitlines()[-1] == "0 []", done.stderr
 
 
@@ -263,7 +262,7 @@ def test_a_rank_imports_no_command_no_model_of_topologies_and_none_of_costs(tmp_
     """Each rank pays for what it imports; what its launcher has read and checked comes as plain data."""
     program = tmp_path / "program.py"
     program.write_text(RANK)
-    done = subprocess.run([sys.executable, program, memory], capture_output=True, text=True)
+    done = python(program, memory)
     assert done.stdout == "[]\n[]\n", done.stderr
 
 
@@ -427,7 +426,7 @@ def test_another_package_brings_a_command_a_figure_and_a_form(tmp_path: Path) ->
 
     def said(*arguments: str) -> str:
         code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from cxlemu.cli import main; main({arguments!r})"
-        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        return python("-c", code, code=0).stdout
 
     assert "toy" in said("--help") and "A toy." in said("reproduce", "--help")
     assert said("other") == said("simulate", "other") == "other!\n"

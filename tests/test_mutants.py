@@ -1,18 +1,18 @@
 """The list of mutants is in order; scripts/mutants, which CI runs, sees that each is red."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.helpers.commands import python
 from tests.helpers.mutants import ROOT, Judge, Mutant, Ran, Verdict, listed, mistakes
 
 SOURCE, TEST = "cxlemu/rounding.py", "tests/machine/test_units.py"
 
 
 def mutants(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, ROOT / "scripts/mutants", *arguments], capture_output=True, text=True)
+    return python(ROOT / "scripts/mutants", *arguments)
 
 
 def test_each_text_is_there_once_and_so_are_its_tests() -> None:

@@ -2,15 +2,16 @@
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
+
+from tests.helpers.commands import python
 
 ROOT = Path(__file__).parents[1]
 FILES = ("CHANGELOG.md", "CITATION.cff", "pyproject.toml", "cxlemu/version.py", "scripts/release")
 
 
 def released(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, tree / "scripts/release", *arguments], capture_output=True, text=True)
+    return python(tree / "scripts/release", *arguments)
 
 
 def test_a_version_is_the_same_everywhere_and_has_notes(tmp_path: Path) -> None:

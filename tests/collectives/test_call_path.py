@@ -2,9 +2,9 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.helpers.commands import python
 
 ROOT = Path(__file__).parents[2]
 LISTED = re.compile(r"^\d+\. \[([^\]]+)\]\(\.\./([^)]+)\)", re.MULTILINE)
@@ -20,10 +20,7 @@ def listed(heading: str) -> list[str]:
 
 
 def test_a_call_goes_through_the_files_that_the_docs_list() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.helpers.call_path"], cwd=ROOT, capture_output=True, text=True, timeout=240
-    )
-    assert done.returncode == 0, done.stderr
+    done = python("-m", "tests.helpers.call_path", timeout_s=240, cwd=ROOT, code=0)
     found = json.loads(done.stdout)
     assert found["first"] == listed("Python, in order")
     assert len(found["first"]) <= MOST

@@ -2,12 +2,12 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from cxlemu.cli import main
+from tests.helpers.commands import python
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples" / "protocols").glob("*.py"))
@@ -62,7 +62,7 @@ except ArgumentError as error:
 
 def optimized(*arguments: str, cwd: Path, level: str = "1") -> subprocess.CompletedProcess[str]:
     env = os.environ | {"PYTHONOPTIMIZE": level, "PYTHONPATH": f"{cwd}:{ROOT}", "PYTHONDONTWRITEBYTECODE": ""}
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=cwd, env=env)
+    return python(*arguments, cwd=cwd, env=env)
 
 
 def explore(file: str, cwd: Path) -> subprocess.CompletedProcess[str]:

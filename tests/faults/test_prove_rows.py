@@ -18,6 +18,7 @@ from cxlemu.plan.file import save
 from faults.cli.prove_rows import ToProve, rows_of
 from faults.prove.proof import Proof
 from faults.verdict import Verdict
+from tests.helpers.commands import python
 from tests.helpers.tiers import PATIENT_S
 
 LAYOUT = Layout(2, 2, 2, 4096, 4, 64)
@@ -99,7 +100,7 @@ except RunError as error:
 
 
 def test_a_worker_that_is_killed_is_told() -> None:
-    done = subprocess.run([sys.executable, "-c", DIES], capture_output=True, text=True, timeout=PATIENT_S)
+    done = python("-c", DIES)
     assert done.stdout.startswith("a worker was killed"), done.stderr
 
 
@@ -115,7 +116,7 @@ with rows_of([ToProve(CASE, lambda **told: RIGHT), ToProve(CASE, lambda **told: 
 
 @pytest.mark.deep
 def test_what_nobody_waits_for_any_more_is_left_undone() -> None:
-    done = subprocess.run([sys.executable, "-c", LEAVES], capture_output=True, text=True, timeout=PATIENT_S)
+    done = python("-c", LEAVES)
     assert (done.stdout, done.stderr) == ("ok\n", "")
 
 
@@ -133,9 +134,7 @@ executors._live_with = ends
 @pytest.mark.deep
 def test_a_worker_that_ends_while_it_starts_says_nothing() -> None:
     """It does not run the handler that it has from its parent."""
-    done = subprocess.run(
-        [sys.executable, "-c", ENDS_AT_ONCE + DIES], capture_output=True, text=True, timeout=PATIENT_S
-    )
+    done = python("-c", ENDS_AT_ONCE + DIES)
     assert done.stdout.startswith("a worker was killed") and not done.stderr, done.stdout + done.stderr
 
 

@@ -27,7 +27,7 @@ from faults.torch.launch import Round
 from faults.torch.leaving_out import LeavingOut
 from faults.torch.saved import FORMAT, SavedCall, load, replay
 from faults.torch.script import TrainingScript
-from tests.helpers.commands import cxlemu
+from tests.helpers.commands import cxlemu, python
 from tests.helpers.tiers import PATIENT_S
 from tests.helpers.torch_ranks import torch_ranks
 
@@ -140,13 +140,8 @@ def test_the_invalidate_that_is_taken_out_is_named_in_the_first_step(tmp_path: P
     assert max(map(len, table)) <= 80 and sum(bool(told.search(row)) for row in table) == 2
     assert "(call " not in wrong  # which would be the prover's own number
     (again,) = (line for line in done.stderr.splitlines() if line.startswith("again, alone: "))
-    found = subprocess.run(
-        [sys.executable, "-m", *again.removeprefix("again, alone: ").split()],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert found.returncode == 1 and "wrong again, perhaps in other elements: " in found.stdout
+    found = python("-m", *again.removeprefix("again, alone: ").split(), cwd=tmp_path, code=1)
+    assert "wrong again, perhaps in other elements: " in found.stdout
 
 
 @needs_torch
@@ -311,13 +306,7 @@ dist.all_reduce(torch.ones(4))
 def test_a_scripts_error_has_its_own_frames_and_a_groups_error_is_in_the_table(debug: bool, tmp_path: Path) -> None:
     (tmp_path / "raises.py").write_text(RAISES)
     verbs = ["--debug"] * debug + ["torchrun", "--card-bytes", "8M", "raises.py"]
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "cxlemu", *verbs],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENT_S,
-    )
+    done = python("-P", "-m", "cxlemu", *verbs, timeout_s=2 * PATIENT_S, cwd=tmp_path)
     said = done.stdout + done.stderr
     assert done.returncode == 1 and "torch.ones(2) @ torch.ones(3)" in said and "(raises.py line 6)" in said
     assert ("faults/torch/rank.py" in said) is debug

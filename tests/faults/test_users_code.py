@@ -19,7 +19,7 @@ from cxlemu import userfile
 from cxlemu.budget import BudgetSpentError, within
 from cxlemu.signals import stops_exit
 from faults.explore import unyielded
-from tests.helpers.commands import cxlemu
+from tests.helpers.commands import cxlemu, python
 from tests.helpers.tiers import PATIENT_S
 
 LEAVES = {
@@ -236,8 +236,8 @@ def test_nothing_is_known_of_the_work_of_a_worker_that_is_gone(command: str, fol
 def test_what_a_file_leaves_for_the_end_does_not_change_the_exit_code(folder: Path) -> None:
     text = ALGORITHM.format("return").replace("\n\n", "\nimport atexit, os\natexit.register(os._exit, 0)\n\n", 1)
     (folder / "user.py").write_text(text)
-    done = subprocess.run([sys.executable, "-m", "cxlemu", "explore", "user.py:mine"], capture_output=True, text=True)
-    assert done.returncode == 1 and "are never written" in done.stdout
+    done = python("-m", "cxlemu", "explore", "user.py:mine", code=1)
+    assert "are never written" in done.stdout
 
 
 @pytest.mark.parametrize("said", ["exit(0)", "3", "(0,)", "None"])

@@ -1,6 +1,8 @@
-"""A command of cxlemu, run in this process."""
+"""Commands of cxlemu, run in this process, and Python in another one."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -8,6 +10,7 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from cxlemu.cli import main
+from tests.helpers.tiers import PATIENT_S
 
 
 def cxlemu(
@@ -25,3 +28,13 @@ def with_json(*words: object, code: int | None = None, **how: Any) -> tuple[Resu
     with TemporaryDirectory() as folder:
         file = Path(folder) / "said.json"
         return cxlemu(*words, "--json", file, code=code, **how), json.loads(file.read_text())
+
+
+def python(
+    *words: object, code: int | None = None, timeout_s: float = PATIENT_S, stdin: str | None = None, **how: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process of its own; it exits with ``code``, if one is given."""
+    command = [sys.executable, *map(str, words)]
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout_s, **how)
+    assert code is None or done.returncode == code, done.stdout + done.stderr
+    return done

@@ -30,6 +30,7 @@ from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import DTYPE_NAMES, DTYPES, RedOp
 from cxlemu.plan.address import StridedRun
 from cxlemu.plan.reduction import fold, reductions
+from tests.helpers.commands import python
 from tests.helpers.cuda_stand_in import Nvrtc, anew, operands, stand_in, without_nans
 from tests.helpers.device_verbs import RANKS, verbs
 
@@ -213,20 +214,15 @@ def test_nvidias_package_makes_the_calls_that_the_file_asks_for(tmp_path: Path) 
         *(f"test_products_are_those_of_numpy_but_for_rounding[a GPU-{its}]" for its in ("f32-0.0001", "bf16-0.02")),
     ]
     paths = ":".join(filter(None, [str(tmp_path), os.environ.get("LD_LIBRARY_PATH")]))
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "--deep",
-            "-p",
-            "no:cacheprovider",
-            *(f"{__file__}::{n}" for n in names),
-        ],
+    done = python(
+        "-m",
+        "pytest",
+        "-q",
+        "--deep",
+        "-p",
+        "no:cacheprovider",
+        *(f"{__file__}::{n}" for n in names),
+        timeout_s=240,
         env={**os.environ, ON_STUB: "1", "LD_LIBRARY_PATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=240,
     )
     assert f"{len(names)} passed" in done.stdout, done.stdout[-4000:] + done.stderr[-2000:]

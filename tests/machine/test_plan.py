@@ -1,8 +1,6 @@
 """Building plans: pure, a rank at a time, and cheap for a rank."""
 
 import os
-import subprocess
-import sys
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from collectives.algorithms.catalog import build, recipe
 from collectives.builder import Builder
 from collectives.layouts import layout_for
 from cxlemu.plan import Call, Gemm, InHeap, Layout, Plan
-from tests.helpers.tiers import PATIENT_S
+from tests.helpers.commands import python
 
 CALL = Call("all_reduce", "two_shot", 4, 70_000, "f32", "sum")
 COPY, PUBLISH_CHUNK, RETRIEVE_CHUNK, CHUNKS = 1, 4, 3, 4  # instructions, and chunks of the variant "all"
@@ -54,9 +52,7 @@ def test_plans_are_equal_across_processes(seed: str) -> None:
         "print(plan.digest, call.tag())"
     )
     environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(cxlemu.__file__).parents[1])}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=PATIENT_S
-    )
+    done = python("-c", program, code=0, env=environment)
     assert done.stdout.split() == [made(CALL).digest, str(CALL.tag())]
 
 

@@ -4,7 +4,6 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import ml_dtypes
@@ -13,6 +12,7 @@ import pytest
 
 from cxlemu import program
 from cxlemu.memory.protocol import LINE_BYTES
+from tests.helpers.commands import python
 
 USER = r"""
 #include <cxl.h>
@@ -153,13 +153,7 @@ def test_python_calls_the_emulator_where_there_is_one(tmp_path: Path) -> None:
     source, library = tmp_path / "emulator.c", tmp_path / "emulator.so"
     source.write_text(EMULATOR)
     subprocess.run(["gcc", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
-        env=os.environ | {"LD_PRELOAD": str(library)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = python("-c", SCRIPT, code=0, env=os.environ | {"LD_PRELOAD": str(library)})
     assert done.stderr.split("\n") == [
         *(
             "flush 128",

@@ -1,10 +1,11 @@
 """Programs that start ranks as processes in ways that processes cannot follow are told in one sentence."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.helpers.commands import python
 
 PROGRAM = """
 from functools import partial
@@ -18,7 +19,7 @@ def main(context, more=0):
 
 
 def run(*command: str | Path, given: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *command], input=given, capture_output=True, text=True, timeout=300)
+    return python(*command, timeout_s=300, stdin=given)
 
 
 def test_a_program_without_a_guard(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from cxlemu.pool import segments
+from tests.helpers.commands import python
 from tests.helpers.tiers import PATIENT_S
 from tests.helpers.torch_ranks import torch_ranks
 
@@ -237,14 +238,15 @@ def test_rank_0_whose_process_may_have_the_store_leaves_a_monitored_barrier_last
 @pytest.mark.parametrize("backend", ["cxl", "cpu:cxl,cuda:nccl"])
 @pytest.mark.parametrize("detail", ["OFF", "DETAIL"])
 def test_ranks_begin_by_a_url_and_are_spawned(backend: str, detail: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", f"{HERE}.features", f"file://{tmp_path}/meet", backend],
+    done = python(
+        "-m",
+        f"{HERE}.features",
+        f"file://{tmp_path}/meet",
+        backend,
+        timeout_s=2 * PATIENT_S,
         env={**os.environ, **SHM, "TORCH_DISTRIBUTED_DEBUG": detail, "TORCH_FR_BUFFER_SIZE": "100"},
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENT_S,
+        code=0,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
     assert "rank 0: 3" in done.stdout and "rank 1: 3" in done.stdout
 
 
@@ -355,14 +357,16 @@ def test_a_group_that_is_left_moves_no_message_on() -> None:
 def test_torchrun_restarts_after_a_rank_was_killed(memory: dict[str, str], tmp_path: Path) -> None:
     before = {str(segment) for segment in segments.find() if "torch" in segment.pool}
     command = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
-    done = subprocess.run(
-        [sys.executable, "-m", *command, "-m", f"{HERE}.parallel", str(tmp_path)],
+    python(
+        "-m",
+        *command,
+        "-m",
+        f"{HERE}.parallel",
+        tmp_path,
+        timeout_s=2 * PATIENT_S,
         env={**os.environ, "OMP_NUM_THREADS": "1", **memory},
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENT_S,
+        code=0,
     )
-    assert done.returncode == 0, done.stderr[-5000:]
     lives = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert sorted(lives) == ["life-1-rank-0", "life-1-rank-1"]  # none of the first life came to its end
     assert all(len(losses.split(",")) == 4 for losses in lives.values())
@@ -401,10 +405,7 @@ def test_groups_that_a_full_pool_has_no_room_for_get_another_one() -> None:
 
 def test_torch_finds_the_backend_and_cxlemu_imports_no_torch() -> None:
     import_all = "import sys, cxlemu, collectives, faults, collectives.communicator.communicator; "
-    done = subprocess.run(
-        [sys.executable, "-c", import_all + "assert 'torch' not in sys.modules"], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    python("-c", import_all + "assert 'torch' not in sys.modules", code=0)
 
 
 # The others are in the deep tier.
