@@ -16,6 +16,7 @@ import faults
 from cxlemu import version
 from cxlemu.cli.commands import load
 from tests.helpers.commands import python
+from tests.helpers.tables import with_rows
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("cxlemu", "collectives", "faults", "studies")  # each imports itself and those before it
@@ -174,17 +175,14 @@ def test_a_circle_of_packages_without_one_of_files_is_found() -> None:
     assert rooms(files)["p.b"] == {"p.a": 2} and circles(rooms(files)) == [("p.a", "p.b")]
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "from faults import machine",
-        "import faults.machine",
-        "def f():\n    from faults.machine import state",
-        "from importlib import import_module\n\nstate = import_module('faults.machine')",
-        "TABLE = {'verb': ('faults.machine', 'help')}",
-    ],
+@with_rows(
+    "from faults import machine",
+    "import faults.machine",
+    "def f():\n    from faults.machine import state",
+    "from importlib import import_module\n\nstate = import_module('faults.machine')",
+    "TABLE = {'verb': ('faults.machine', 'help')}",
 )
-def test_an_import_that_goes_up_is_found(tmp_path: Path, code: str) -> None:
+def test_an_import_that_goes_up_is_found(code: str, tmp_path: Path) -> None:
     for name in ("cxlemu", "faults/machine"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "__init__.py").touch()
@@ -361,17 +359,14 @@ def test_what_a_variant_does_is_declared_and_not_decided_by_its_name() -> None:
     assert set(OTHER_MEANINGS) <= set(found), "a word that is compared with no longer"
 
 
-@pytest.mark.parametrize(
-    ("source", "names"),
-    [
-        ("variant == 'line'", ["line"]),
-        ("(collective, variant) != ('all_to_all', 'zero_copy')", ["zero_copy"]),
-        ("known = ('all', 'doubling')\nvariant in known", ["all", "doubling"]),
-        ("call.algorithm == NAIVE.name", ["naive"]),
-        ("variant == HIERARCHICAL", ["hierarchical"]),
-        ("match variant:\n    case 'line': pass", ["line"]),
-        ("spec.in_lines and said('line')", []),
-    ],
+@with_rows(
+    ("variant == 'line'", ["line"]),
+    ("(collective, variant) != ('all_to_all', 'zero_copy')", ["zero_copy"]),
+    ("known = ('all', 'doubling')\nvariant in known", ["all", "doubling"]),
+    ("call.algorithm == NAIVE.name", ["naive"]),
+    ("variant == HIERARCHICAL", ["hierarchical"]),
+    ("match variant:\n    case 'line': pass", ["line"]),
+    ("spec.in_lines and said('line')", []),
 )
 def test_a_decision_by_name_is_found(source: str, names: list[str]) -> None:
     there = {"all", "doubling", "hierarchical", "line", "naive", "zero_copy"}

@@ -7,6 +7,7 @@ import pytest
 
 from tests.helpers.commands import python
 from tests.helpers.mutants import ROOT, Judge, Mutant, Ran, Verdict, listed, mistakes
+from tests.helpers.tables import with_rows
 
 SOURCE, TEST = "cxlemu/rounding.py", "tests/machine/test_units.py"
 
@@ -20,17 +21,14 @@ def test_each_text_is_there_once_and_so_are_its_tests() -> None:
     assert len(listed()) >= 120 and sum(one.file.endswith(".c") for one in listed()) >= 40
 
 
-@pytest.mark.parametrize(
-    ("one", "says"),
-    [
-        (Mutant(SOURCE, "no such text", "", (TEST,)), f"{SOURCE} has this text 0 times, not once: 'no such text'"),
-        (Mutant(SOURCE, "return", "", (TEST,)), "times, not once: 'return'"),
-        (Mutant("cxlemu/none.py", "x", "", (TEST,)), "cxlemu/none.py has this text 0 times"),
-        (Mutant("cxlemu/native/core.h", "x", "", (TEST,)), "core.h is a header: what includes it would not be built"),
-        (Mutant(SOURCE, "def round_up", "def round_up", (TEST,)), "nothing else stands there"),
-        (Mutant(SOURCE, "def round_up", "", (f"{TEST}::test_none",)), f"there is no test {TEST}::test_none"),
-        (Mutant(SOURCE, "def round_up", "", ("tests/test_none.py",)), "there is no test tests/test_none.py"),
-    ],
+@with_rows(
+    (Mutant(SOURCE, "no such text", "", (TEST,)), f"{SOURCE} has this text 0 times, not once: 'no such text'"),
+    (Mutant(SOURCE, "return", "", (TEST,)), "times, not once: 'return'"),
+    (Mutant("cxlemu/none.py", "x", "", (TEST,)), "cxlemu/none.py has this text 0 times"),
+    (Mutant("cxlemu/native/core.h", "x", "", (TEST,)), "core.h is a header: what includes it would not be built"),
+    (Mutant(SOURCE, "def round_up", "def round_up", (TEST,)), "nothing else stands there"),
+    (Mutant(SOURCE, "def round_up", "", (f"{TEST}::test_none",)), f"there is no test {TEST}::test_none"),
+    (Mutant(SOURCE, "def round_up", "", ("tests/test_none.py",)), "there is no test tests/test_none.py"),
     ids=str,
 )
 def test_an_entry_that_means_nothing_is_a_sentence(one: Mutant, says: str) -> None:

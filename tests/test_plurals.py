@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cxlemu.units import counted
+from tests.helpers.tables import with_rows
 
 ROOT = Path(__file__).parents[1]
 VERBS = {"is", "has", "does", "was", "holds", "takes", "gives", "says", "as", "needs", "reduces", "exceeds"}
@@ -55,19 +56,16 @@ def test_no_plural_is_written_by_hand(package: str) -> None:
     assert found == []
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("f\"{n} rank{'s' * (n > 1)}\"", True),
-        ("f\"{n} class{'' if n == 1 else 'es'}\"", True),
-        ("'1 rank(s)'", True),
-        ("f'{len(runs)} runs'", True),
-        ("f'{runs} runs'", True),
-        ("f'{len(runs)} of them'", False),
-        ("f'{name} takes {RUNS_MAX} runs, {mean:.3g} runs, {runs} runs/s, {latency_ns} ns'", False),
-        ("f\"{counted(len(runs), 'run')}\"", False),
-        ("'#' * 3", False),
-    ],
+@with_rows(
+    ("f\"{n} rank{'s' * (n > 1)}\"", True),
+    ("f\"{n} class{'' if n == 1 else 'es'}\"", True),
+    ("'1 rank(s)'", True),
+    ("f'{len(runs)} runs'", True),
+    ("f'{runs} runs'", True),
+    ("f'{len(runs)} of them'", False),
+    ("f'{name} takes {RUNS_MAX} runs, {mean:.3g} runs, {runs} runs/s, {latency_ns} ns'", False),
+    ("f\"{counted(len(runs), 'run')}\"", False),
+    ("'#' * 3", False),
 )
 def test_the_walk_finds_them(text: str, found: bool) -> None:
     assert bool([*by_hand(ast.parse(text), command=True)]) == found

@@ -19,6 +19,7 @@ from cxlemu.cli.several import for_each_ranks
 from cxlemu.cli.vocabulary import VOCABULARY, ConceptOption, RanksParam, SecondsParam, option
 from cxlemu.errors import ArgumentError, CxlemuError
 from tests.helpers.commands import cxlemu
+from tests.helpers.tables import with_rows
 
 # Verbs that print no result: they compile, or hold something until Ctrl-C.
 NO_RESULT = {"cc", "c++", "pool capacity hold"}
@@ -126,9 +127,7 @@ def test_one_that_does_not_differ_is_left_alone() -> None:
     assert wrong(command) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("60", 60.0), ("60s", 60.0), ("1.5m", 90.0), ("2h", 7200.0), ("0.2s", 0.2)]
-)
+@with_rows(("60", 60.0), ("60s", 60.0), ("1.5m", 90.0), ("2h", 7200.0), ("0.2s", 0.2))
 def test_times(text: str, seconds: float) -> None:
     assert SecondsParam().convert(text, None, None) == seconds
 
@@ -299,15 +298,12 @@ def several(codes: dict[int, int | type[BaseException]], path: Path, *, more: st
     return CliRunner().invoke(command, ["-n", ",".join(map(str, codes)), "--json", str(path), *more.split()])
 
 
-@pytest.mark.parametrize(
-    ("codes", "code", "ended"),
-    [
-        ({2: 0, 3: 0}, 0, [2, 3]),
-        ({2: 0, 3: 1, 4: 3}, 1, [2, 3, 4]),
-        ({2: 3, 3: 0}, 3, [2, 3]),
-        ({2: 0, 3: INTERRUPTED, 4: 0}, INTERRUPTED, [2, 3]),
-        ({2: 1, 3: INTERRUPTED, 4: 0}, 1, [2, 3]),
-    ],
+@with_rows(
+    ({2: 0, 3: 0}, 0, [2, 3]),
+    ({2: 0, 3: 1, 4: 3}, 1, [2, 3, 4]),
+    ({2: 3, 3: 0}, 3, [2, 3]),
+    ({2: 0, 3: INTERRUPTED, 4: 0}, INTERRUPTED, [2, 3]),
+    ({2: 1, 3: INTERRUPTED, 4: 0}, 1, [2, 3]),
 )
 def test_the_worst_exit_code_counts_and_ctrl_c_ends_all(
     codes: dict[int, int | type[BaseException]], code: int, ended: list[int], tmp_path: Path

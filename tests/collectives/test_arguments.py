@@ -16,6 +16,7 @@ from cxlemu.errors import ArgumentError
 from cxlemu.memory import AdversaryRates, MemorySpec
 from cxlemu.plan import DTYPES
 from tests.helpers import worlds
+from tests.helpers.tables import with_rows
 from tests.helpers.worlds import Program
 
 MEMORIES = [MemorySpec(), MemorySpec("emulated", seed=3, rates=AdversaryRates())]
@@ -187,10 +188,7 @@ def test_a_tensor_that_is_elsewhere_or_read_only_is_refused_in_a_sentence() -> N
         as_array(Lent(backwards), "x")
 
 
-@pytest.mark.parametrize(
-    ("code", "bits", "dtype"),
-    [(4, 16, "bfloat16"), (10, 8, "float8_e4m3fn"), (12, 8, "float8_e5m2"), (6, 8, None), (7, 4, ""), (2, 80, "")],
-)
+@with_rows((4, 16, "bfloat16"), (10, 8, "float8_e4m3fn"), (12, 8, "float8_e5m2"), (6, 8, None), (7, 4, ""), (2, 80, ""))
 def test_elements_that_numpy_does_not_lend(code: int, bits: int, dtype: str | None) -> None:
     """As PyTorch lends bf16 and f8: the capsule's description is changed, as NumPy makes no such capsule."""
 

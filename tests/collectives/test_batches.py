@@ -19,6 +19,7 @@ from cxlemu.plan import Call, Layout, Op, Plan
 from cxlemu.topology import Topology
 from faults.prove import prove
 from faults.verdict import Verdict
+from tests.helpers.tables import with_rows
 
 BATCHED = ("all_gather", "gather", "scatter")
 TWO_SHOTS = ("all_reduce", "reduce")
@@ -128,20 +129,17 @@ def test_auto_takes_them_for_scatter_where_starts_are_what_a_call_costs() -> Non
     assert choose("scatter", 64 << 10, 32, dtype="f32", copies=Copies(0.0, 1.0)).variant == "all"
 
 
-@pytest.mark.parametrize(
-    ("collective", "ranks", "nbytes", "dtype", "variant"),
-    [
-        ("all_gather", 32, 32 << 10, "f32", "batched-1"),
-        ("all_gather", 32, 512 << 10, "f32", "all-1"),
-        ("all_gather", 4, 64, "f32", "line"),
-        ("gather", 32, 4 << 20, "f32", "batched-1"),
-        ("gather", 4, 4 << 20, "f32", "all-3"),
-        ("all_reduce", 32, 32 << 20, "f32", "two_shot_staged-1"),
-        ("all_reduce", 8, 2 << 20, "i32", "two_shot_batched-1"),
-        ("all_reduce", 4, 1 << 20, "f32", "two_shot_batched-1"),
-        ("reduce", 4, 1 << 20, "f32", "two_shot_batched-1"),
-        ("reduce", 4, 8 << 20, "f32", "two_shot_staged-2"),
-    ],
+@with_rows(
+    ("all_gather", 32, 32 << 10, "f32", "batched-1"),
+    ("all_gather", 32, 512 << 10, "f32", "all-1"),
+    ("all_gather", 4, 64, "f32", "line"),
+    ("gather", 32, 4 << 20, "f32", "batched-1"),
+    ("gather", 4, 4 << 20, "f32", "all-3"),
+    ("all_reduce", 32, 32 << 20, "f32", "two_shot_staged-1"),
+    ("all_reduce", 8, 2 << 20, "i32", "two_shot_batched-1"),
+    ("all_reduce", 4, 1 << 20, "f32", "two_shot_batched-1"),
+    ("reduce", 4, 1 << 20, "f32", "two_shot_batched-1"),
+    ("reduce", 4, 8 << 20, "f32", "two_shot_staged-2"),
 )
 def test_auto_takes_them_where_copies_cost_what_they_save(
     collective: str, ranks: int, nbytes: int, dtype: str, variant: str

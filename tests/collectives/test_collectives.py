@@ -31,6 +31,7 @@ from faults.zero_copy_calls import lent, with_heap
 from tests.helpers.expected import COLLECTIVES, OPS, REDUCTIONS, expected, input_bytes, same
 from tests.helpers.in_place import may_be_in_place
 from tests.helpers.lockstep_orders import readers_first, writers_first
+from tests.helpers.tables import with_rows
 from tests.helpers.tiers import examples
 
 ROOTED = ("broadcast", "gather", "scatter", "reduce")
@@ -243,36 +244,30 @@ def test_a_slot_of_a_few_broken_granules_still_carries_a_broadcast() -> None:
     verify(build(recipe("broadcast", "aggregate"), layout, Call("broadcast", "aggregate", 2, 1000)))
 
 
-@pytest.mark.parametrize(
-    ("ranks", "nbytes", "variant"),
-    [
-        (2, (1 << 20) - 1, "all"),
-        (2, 1 << 20, "two_shot"),
-        (2, 64 << 20, "two_shot"),
-        (3, (64 << 10) - 1, "all"),
-        (3, 64 << 10, "two_shot"),
-    ],
+@with_rows(
+    (2, (1 << 20) - 1, "all"),
+    (2, 1 << 20, "two_shot"),
+    (2, 64 << 20, "two_shot"),
+    (3, (64 << 10) - 1, "all"),
+    (3, 64 << 10, "two_shot"),
 )
 def test_all_reduce_folds_shares_where_vectors_are_long(ranks: int, nbytes: int, variant: str) -> None:
     chosen = choose("all_reduce", nbytes, ranks)
     assert (chosen.variant, f"on {ranks} ranks" in chosen.reason) == (variant, variant == "two_shot")
 
 
-@pytest.mark.parametrize(
-    ("collective", "ranks", "nbytes", "dtype", "variant"),
-    [
-        ("reduce", 4, 16 << 10, "i32", "binomial"),
-        ("reduce", 4, 64 << 20, "u8", "binomial"),
-        ("reduce", 4, (16 << 10) - 4, "i32", "aggregate"),
-        ("reduce", 3, 1 << 20, "i32", "all"),
-        ("all_reduce", 12, 16 << 10, "i64", "doubling"),
-        ("all_reduce", 4, (512 << 10) - 8, "i64", "doubling"),
-        ("all_reduce", 4, 512 << 10, "i64", "two_shot"),
-        ("all_reduce", 3, 64 << 10, "i64", "two_shot"),
-        *(("reduce", 64, 1 << 20, dtype, "all") for dtype in ("f16", "bf16", "f32", "f64")),
-        *(("all_reduce", 64, 16 << 10, dtype, "all") for dtype in ("f16", "bf16", "f32", "f64")),
-        ("all_gather", 64, 16 << 10, "i32", "all"),
-    ],
+@with_rows(
+    ("reduce", 4, 16 << 10, "i32", "binomial"),
+    ("reduce", 4, 64 << 20, "u8", "binomial"),
+    ("reduce", 4, (16 << 10) - 4, "i32", "aggregate"),
+    ("reduce", 3, 1 << 20, "i32", "all"),
+    ("all_reduce", 12, 16 << 10, "i64", "doubling"),
+    ("all_reduce", 4, (512 << 10) - 8, "i64", "doubling"),
+    ("all_reduce", 4, 512 << 10, "i64", "two_shot"),
+    ("all_reduce", 3, 64 << 10, "i64", "two_shot"),
+    *(("reduce", 64, 1 << 20, dtype, "all") for dtype in ("f16", "bf16", "f32", "f64")),
+    *(("all_reduce", 64, 16 << 10, dtype, "all") for dtype in ("f16", "bf16", "f32", "f64")),
+    ("all_gather", 64, 16 << 10, "i32", "all"),
 )
 def test_integers_alone_take_trees(collective: str, ranks: int, nbytes: int, dtype: str, variant: str) -> None:
     """Where floats would be other bits than with every other size and variant."""
@@ -282,32 +277,29 @@ def test_integers_alone_take_trees(collective: str, ranks: int, nbytes: int, dty
 SIX_CARDS = Topology.load("six-cards")
 
 
-@pytest.mark.parametrize(
-    ("collective", "ranks", "nbytes", "dtype", "variant"),
-    [
-        ("all_gather", 4, 100, "f32", "line"),
-        ("all_gather", 2, 64 << 10, "f32", "all-1"),
-        ("all_gather", 2, 512 << 10, "f32", "all-2"),
-        ("all_gather", 2, 8 << 20, "f32", "all"),
-        ("all_gather", 8, 512 << 10, "f32", "all-1"),
-        ("all_reduce", 4, 64 << 10, "f32", "staged-1"),
-        ("all_reduce", 4, 64 << 10, "i32", "doubling-1"),
-        ("all_reduce", 4, 16 << 20, "i64", "rabenseifner"),
-        ("all_reduce", 4, 16 << 20, "f32", "two_shot_staged-3"),
-        ("all_reduce", 8, 16 << 20, "i32", "two_shot_staged-2"),  # six cards do not keep up with eight ranks
-        ("all_reduce", 2, 16 << 20, "f32", "staged"),
-        ("all_to_all", 8, 100, "bf16", "crosswise-1"),
-        ("all_to_all", 8, 1 << 20, "bf16", "staggered-1"),
-        ("all_to_all", 8, 8 << 20, "bf16", "staggered-3"),
-        ("reduce", 8, 4 << 10, "u8", "binomial-1"),
-        ("reduce", 3, 64 << 10, "u8", "all-1"),
-        ("reduce", 64, 64, "i32", "two_shot_crosswise-1"),
-        ("all_reduce", 8, 8, "i32", "line"),
-        ("all_reduce", 16, 8, "f32", "two_shot_crosswise-1"),
-        ("reduce_scatter", 4, 1 << 20, "i32", "staged-2"),
-        ("reduce", 4, 4 << 20, "f32", "two_shot_staged-2"),
-        ("barrier", 4, 0, "u8", "line"),
-    ],
+@with_rows(
+    ("all_gather", 4, 100, "f32", "line"),
+    ("all_gather", 2, 64 << 10, "f32", "all-1"),
+    ("all_gather", 2, 512 << 10, "f32", "all-2"),
+    ("all_gather", 2, 8 << 20, "f32", "all"),
+    ("all_gather", 8, 512 << 10, "f32", "all-1"),
+    ("all_reduce", 4, 64 << 10, "f32", "staged-1"),
+    ("all_reduce", 4, 64 << 10, "i32", "doubling-1"),
+    ("all_reduce", 4, 16 << 20, "i64", "rabenseifner"),
+    ("all_reduce", 4, 16 << 20, "f32", "two_shot_staged-3"),
+    ("all_reduce", 8, 16 << 20, "i32", "two_shot_staged-2"),  # six cards do not keep up with eight ranks
+    ("all_reduce", 2, 16 << 20, "f32", "staged"),
+    ("all_to_all", 8, 100, "bf16", "crosswise-1"),
+    ("all_to_all", 8, 1 << 20, "bf16", "staggered-1"),
+    ("all_to_all", 8, 8 << 20, "bf16", "staggered-3"),
+    ("reduce", 8, 4 << 10, "u8", "binomial-1"),
+    ("reduce", 3, 64 << 10, "u8", "all-1"),
+    ("reduce", 64, 64, "i32", "two_shot_crosswise-1"),
+    ("all_reduce", 8, 8, "i32", "line"),
+    ("all_reduce", 16, 8, "f32", "two_shot_crosswise-1"),
+    ("reduce_scatter", 4, 1 << 20, "i32", "staged-2"),
+    ("reduce", 4, 4 << 20, "f32", "two_shot_staged-2"),
+    ("barrier", 4, 0, "u8", "line"),
 )
 def test_auto_on_a_modelled_fabric_goes_by_what_copies_cost(
     collective: str, ranks: int, nbytes: int, dtype: str, variant: str
@@ -326,10 +318,7 @@ def test_a_variant_is_cut_into_fewer_chunks_where_its_name_says_so() -> None:
             recipe("all_reduce", name)
 
 
-@pytest.mark.parametrize(
-    ("collective", "variant"),
-    [("all_reduce", "doubling-1"), ("all_reduce", "rabenseifner-2"), ("all_to_all", "pairwise-1")],
-)
+@with_rows(("all_reduce", "doubling-1"), ("all_reduce", "rabenseifner-2"), ("all_to_all", "pairwise-1"))
 def test_fewer_chunks_keep_the_contract(collective: str, variant: str) -> None:
     layout, chosen = Layout(5, 3, 4, 8192, 16, 256), recipe(collective, variant)
     call = Call(collective, variant, 5, 2000, "i32", "sum" if chosen.fold_order != "rank" else "none")

@@ -15,6 +15,7 @@ from cxlemu.plan import Call, Layout, Op, Plan, rules
 from cxlemu.topology import Topology
 from faults.prove import prove
 from faults.verdict import Verdict
+from tests.helpers.tables import with_rows
 
 BLOCKS = ("all_to_all", "reduce_scatter")
 SLICES = ("all_reduce", "reduce")
@@ -116,28 +117,25 @@ def test_a_slot_without_a_line_for_each_pair_of_ranks_is_refused_with_a_sentence
         made(call, 2, 1, 4 * 8 * 64 - 64).part(0)
 
 
-@pytest.mark.parametrize(
-    ("collective", "ranks", "nbytes", "dtype", "variant"),
-    [
-        ("all_to_all", 32, 64, "f32", "crosswise-1"),
-        ("all_to_all", 32, 32 << 10, "f32", "crosswise-2"),
-        ("all_to_all", 32, 512 << 10, "f32", "staggered-1"),
-        ("all_to_all", 8, 256 << 10, "f32", "crosswise-3"),
-        ("all_to_all", 3, 256 << 10, "f32", "staggered-1"),
-        ("all_to_all", 5, 56, "f32", "line"),
-        ("reduce_scatter", 32, 32 << 10, "f32", "crosswise-2"),
-        ("reduce_scatter", 4, 256 << 10, "f32", "staged-1"),
-        ("reduce_scatter", 4, 16 << 10, "f32", "crosswise-1"),
-        ("all_reduce", 32, 64, "f32", "two_shot_crosswise-1"),
-        ("all_reduce", 32, 64 << 10, "i32", "two_shot_crosswise-1"),
-        ("all_reduce", 32, 1 << 20, "f32", "two_shot_crosswise-2"),
-        ("all_reduce", 32, 32 << 20, "f32", "two_shot_staged-1"),
-        ("all_reduce", 8, 64 << 10, "i32", "two_shot_crosswise-1"),
-        ("all_reduce", 8, 8 << 10, "i32", "doubling-1"),
-        ("reduce", 32, 256 << 10, "i32", "two_shot_crosswise-1"),
-        ("reduce", 8, 1 << 20, "f32", "two_shot_crosswise-2"),
-        ("reduce", 4, 1 << 20, "f32", "two_shot_batched-1"),
-    ],
+@with_rows(
+    ("all_to_all", 32, 64, "f32", "crosswise-1"),
+    ("all_to_all", 32, 32 << 10, "f32", "crosswise-2"),
+    ("all_to_all", 32, 512 << 10, "f32", "staggered-1"),
+    ("all_to_all", 8, 256 << 10, "f32", "crosswise-3"),
+    ("all_to_all", 3, 256 << 10, "f32", "staggered-1"),
+    ("all_to_all", 5, 56, "f32", "line"),
+    ("reduce_scatter", 32, 32 << 10, "f32", "crosswise-2"),
+    ("reduce_scatter", 4, 256 << 10, "f32", "staged-1"),
+    ("reduce_scatter", 4, 16 << 10, "f32", "crosswise-1"),
+    ("all_reduce", 32, 64, "f32", "two_shot_crosswise-1"),
+    ("all_reduce", 32, 64 << 10, "i32", "two_shot_crosswise-1"),
+    ("all_reduce", 32, 1 << 20, "f32", "two_shot_crosswise-2"),
+    ("all_reduce", 32, 32 << 20, "f32", "two_shot_staged-1"),
+    ("all_reduce", 8, 64 << 10, "i32", "two_shot_crosswise-1"),
+    ("all_reduce", 8, 8 << 10, "i32", "doubling-1"),
+    ("reduce", 32, 256 << 10, "i32", "two_shot_crosswise-1"),
+    ("reduce", 8, 1 << 20, "f32", "two_shot_crosswise-2"),
+    ("reduce", 4, 1 << 20, "f32", "two_shot_batched-1"),
 )
 def test_auto_takes_them_where_copies_cost_what_they_save(
     collective: str, ranks: int, nbytes: int, dtype: str, variant: str
@@ -151,14 +149,11 @@ def test_auto_leaves_them_alone_where_copies_start_at_once() -> None:
         assert "crosswise" not in choose(collective, 4096, 32, dtype="f32", copies=Copies(0.0, 1.0)).variant
 
 
-@pytest.mark.parametrize(
-    ("collective", "nbytes", "before", "at_most"),
-    [
-        ("all_to_all", 32 << 10, "pairwise-1", 0.4),
-        ("reduce_scatter", 32 << 10, "staged-1", 0.4),
-        ("all_reduce", 1 << 20, "two_shot_batched-1", 0.55),
-        ("reduce", 1 << 20, "two_shot_batched-1", 0.5),
-    ],
+@with_rows(
+    ("all_to_all", 32 << 10, "pairwise-1", 0.4),
+    ("reduce_scatter", 32 << 10, "staged-1", 0.4),
+    ("all_reduce", 1 << 20, "two_shot_batched-1", 0.55),
+    ("reduce", 1 << 20, "two_shot_batched-1", 0.5),
 )
 def test_a_megabyte_on_32_ranks_takes_half_of_its_time(
     collective: str, nbytes: int, before: str, at_most: float

@@ -20,6 +20,7 @@ from cxlemu.errors import ArgumentError, DeviceError, RankFailures, TruncationEr
 from cxlemu.memory import MemorySpec
 from tests.helpers.device_verbs import RANKS, values, verbs
 from tests.helpers.lent_array import READ_ONLY, LentArray
+from tests.helpers.tables import with_rows
 
 
 def device_of(context: RankContext, **how: Any) -> FakeDevice:
@@ -68,14 +69,11 @@ def both(context: RankContext) -> bool:
     return True
 
 
-@pytest.mark.parametrize(
-    ("how", "memory"),
-    [
-        ("threads", MemorySpec(seed=3)),
-        pytest.param("threads", MemorySpec("shm"), marks=pytest.mark.deep),
-        pytest.param("threads", MemorySpec(), marks=pytest.mark.deep),
-        pytest.param("processes", MemorySpec(seed=5), marks=pytest.mark.deep),
-    ],
+@with_rows(
+    ("threads", MemorySpec(seed=3)),
+    pytest.param("threads", MemorySpec("shm"), marks=pytest.mark.deep),
+    pytest.param("threads", MemorySpec(), marks=pytest.mark.deep),
+    pytest.param("processes", MemorySpec(seed=5), marks=pytest.mark.deep),
     ids=str,
 )
 def test_every_verb_gives_the_hosts_bits_in_kind(how: str, memory: MemorySpec) -> None:
@@ -247,16 +245,13 @@ def products(context: RankContext, dtype: Any) -> bool:
     return on_host == on_device == some
 
 
-@pytest.mark.parametrize(
-    ("dtype", "memory"),
-    [
-        (np.float32, MemorySpec(seed=3)),
-        *(
-            pytest.param(dtype, memory, marks=pytest.mark.deep)
-            for dtype in (np.float16, ml_dtypes.bfloat16, np.float64)
-            for memory in (MemorySpec("shm"), MemorySpec(seed=4))
-        ),
-    ],
+@with_rows(
+    (np.float32, MemorySpec(seed=3)),
+    *(
+        pytest.param(dtype, memory, marks=pytest.mark.deep)
+        for dtype in (np.float16, ml_dtypes.bfloat16, np.float64)
+        for memory in (MemorySpec("shm"), MemorySpec(seed=4))
+    ),
 )
 def test_products_of_matrices_on_a_device_have_the_bits_of_its_multiplication(dtype: Any, memory: MemorySpec) -> None:
     asked = partial(products, dtype=dtype)

@@ -17,6 +17,7 @@ from collectives.sweep.virtual.simulated import model_of
 from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.plan import Call, Layout
 from cxlemu.topology import Topology, shipped_configs
+from tests.helpers.tables import with_rows
 
 POOLS = (
     "laptop",
@@ -146,18 +147,15 @@ def test_direct_reads_in_two_shots_meet_their_bound() -> None:
     assert time_ns <= 1.25 * bound_ns  # which leaves out requests
 
 
-@pytest.mark.parametrize(
-    ("ranks", "nbytes", "variant"),
-    [
-        (2, 64 << 20, "all"),
-        (3, 64 << 20, "two_shot_apart"),
-        (3, 256 << 20, "two_shot_staged"),
-        (4, 16 << 20, "two_shot_apart"),
-        (4, 12 << 20, "two_shot_staged-3"),
-        (8, 15 << 20, "two_shot_batched-1"),
-        (8, 16 << 20, "two_shot_apart-6"),
-        (32, 32 << 20, "two_shot_batched-1"),
-    ],
+@with_rows(
+    (2, 64 << 20, "all"),
+    (3, 64 << 20, "two_shot_apart"),
+    (3, 256 << 20, "two_shot_staged"),
+    (4, 16 << 20, "two_shot_apart"),
+    (4, 12 << 20, "two_shot_staged-3"),
+    (8, 15 << 20, "two_shot_batched-1"),
+    (8, 16 << 20, "two_shot_apart-6"),
+    (32, 32 << 20, "two_shot_batched-1"),
 )
 def test_auto_leaves_the_root_out_where_a_vector_is_worth_many_starts(ranks: int, nbytes: int, variant: str) -> None:
     thousand = topology("thousand-hosts")

@@ -22,6 +22,7 @@ from faults.lockstep.orders import round_robin
 from faults.prove import prove
 from faults.verdict import Verdict
 from tests.helpers.commands import cxlemu
+from tests.helpers.tables import with_rows
 
 EVERY_RANK_ALIKE, OTHER_ON_EACH_RANK = (1, 2, 0), None
 
@@ -84,13 +85,12 @@ def test_one_rank_that_folds_otherwise_in_one_round_of_many_is_found() -> None:
     assert proof.violation is not None and "but rank 0 has folded them as" in proof.reason
 
 
-@pytest.mark.parametrize(
-    ("dtype", "op", "right"),
-    [("f32", "sum", True), ("f64", "prod", True), ("i32", "max", True), ("f32", "max", False), ("bf16", "min", False)],
+@with_rows(
+    ("f32", "sum", True), ("f64", "prod", True), ("i32", "max", True), ("f32", "max", False), ("bf16", "min", False)
 )
 @pytest.mark.parametrize("fold_order", ["rank", "uniform"])
 def test_which_operand_comes_first_matters_where_it_has_other_bits(
-    fold_order: str, dtype: str, op: str, right: bool
+    dtype: str, op: str, right: bool, fold_order: str
 ) -> None:
     """Of two zeros min and max of floats take the later one; sums and products are the same either way."""
     plan = with_fold(all_reduce((0, 1, 2), fold_order, dtype=dtype, op=op), 1, (1, 0, 2))
@@ -136,14 +136,11 @@ def test_folding_halves_of_two_elements_breaks_the_contract() -> None:
 # --- executions and tools --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("order", "fold_order", "kind"),
-    [
-        ((0, 1, 2), "rank", Shows.NOTHING),
-        (EVERY_RANK_ALIKE, "rank", Shows.WRONG),
-        (EVERY_RANK_ALIKE, "uniform", Shows.NOTHING),
-        (OTHER_ON_EACH_RANK, "uniform", Shows.WRONG),
-    ],
+@with_rows(
+    ((0, 1, 2), "rank", Shows.NOTHING),
+    (EVERY_RANK_ALIKE, "rank", Shows.WRONG),
+    (EVERY_RANK_ALIKE, "uniform", Shows.NOTHING),
+    (OTHER_ON_EACH_RANK, "uniform", Shows.WRONG),
 )
 @pytest.mark.parametrize(("dtype", "op"), [("f32", "sum"), ("f64", "prod")])
 def test_any_execution_shows_a_wrong_order(
@@ -205,15 +202,12 @@ def test_prove_shows_both_folds_at_once_and_looks_for_no_schedule(
     assert (other if name == "other_on_each" else "the contract says rank 0[0] + rank 1[0] + rank 2[0]") in told
 
 
-@pytest.mark.parametrize(
-    ("op", "divisor", "shown"),
-    [
-        ("sum", 1, "rank 0[0] + (rank 1[0] + rank 2[0])"),
-        ("avg", 3, "(rank 0[0] + (rank 1[0] + rank 2[0])) / 3"),
-        ("max", 1, "max(rank 0[0], max(rank 1[0], rank 2[0]))"),
-        ("prod", 1, "rank 0[0] * (rank 1[0] * rank 2[0])"),
-        ("bor", 1, "rank 0[0] | (rank 1[0] | rank 2[0])"),
-    ],
+@with_rows(
+    ("sum", 1, "rank 0[0] + (rank 1[0] + rank 2[0])"),
+    ("avg", 3, "(rank 0[0] + (rank 1[0] + rank 2[0])) / 3"),
+    ("max", 1, "max(rank 0[0], max(rank 1[0], rank 2[0]))"),
+    ("prod", 1, "rank 0[0] * (rank 1[0] * rank 2[0])"),
+    ("bor", 1, "rank 0[0] | (rank 1[0] | rank 2[0])"),
 )
 def test_a_fold_is_shown_with_its_operation(op: str, divisor: int, shown: str) -> None:
     assert text(Fold(((0, 0), Fold(((1, 0), (2, 0)))), divisor), op) == shown

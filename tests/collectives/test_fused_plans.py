@@ -20,6 +20,7 @@ from faults.lockstep.lockstep import Lockstep
 from faults.lockstep.orders import in_random_order
 from faults.prove import prove
 from faults.verdict import Verdict
+from tests.helpers.tables import with_rows
 from tests.helpers.tiers import examples
 
 
@@ -161,21 +162,18 @@ def test_a_roomy_ring_takes_all_in_one_round() -> None:
             assert build(roomy_layout(call, 6, 4096, 1 << 30), call).rounds == 1
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"m": 15}, "m = 15 does not divide among 2 ranks"),
-        ({"k": 0}, "takes k from 1"),
-        ({"dtype": "i32"}, "multiplies f16, bf16, f32, f64, not i32"),
-        ({"kind": "gemm"}, "unknown operator 'gemm'"),
-        ({"style": "fine"}, "has no style 'fine'"),
-        ({"order": "random"}, "has no order 'random'"),
-        ({"transport": "throw"}, "has no transport 'throw': it has push, pull"),
-        ({"comm_tile_rows": 9}, "has 1 to 8 rows, a rank's shard, not 9"),
-        ({"compute_tile": (4, 33)}, "1 x 1 to 16 x 32, not 4 x 33"),
-        ({"style": "medium", "comm_tile_rows": 2}, "does not take this tile size"),
-        ({"m": 1 << 24, "n": 1 << 24, "compute_tile": (1, 1)}, "compute tiles exceed the limit"),
-    ],
+@with_rows(
+    ({"m": 15}, "m = 15 does not divide among 2 ranks"),
+    ({"k": 0}, "takes k from 1"),
+    ({"dtype": "i32"}, "multiplies f16, bf16, f32, f64, not i32"),
+    ({"kind": "gemm"}, "unknown operator 'gemm'"),
+    ({"style": "fine"}, "has no style 'fine'"),
+    ({"order": "random"}, "has no order 'random'"),
+    ({"transport": "throw"}, "has no transport 'throw': it has push, pull"),
+    ({"comm_tile_rows": 9}, "has 1 to 8 rows, a rank's shard, not 9"),
+    ({"compute_tile": (4, 33)}, "1 x 1 to 16 x 32, not 4 x 33"),
+    ({"style": "medium", "comm_tile_rows": 2}, "does not take this tile size"),
+    ({"m": 1 << 24, "n": 1 << 24, "compute_tile": (1, 1)}, "compute tiles exceed the limit"),
 )
 def test_what_is_impossible_is_refused_in_a_sentence(changes: dict[str, object], says: str) -> None:
     asked = {"kind": "gemm_reduce_scatter", "style": "fused", "layout": layout(2), "m": 16, "n": 32, "k": 8} | changes

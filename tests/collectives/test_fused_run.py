@@ -30,6 +30,7 @@ from cxlemu.plan import DTYPES, Layout, Op
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch
 from tests.helpers import commands
+from tests.helpers.tables import with_rows
 from tests.helpers.tiers import PATIENT_S
 
 WORDS = ("all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce")
@@ -272,14 +273,11 @@ def test_times_are_from_the_first_begin_to_the_last_end() -> None:
     assert times_ns([seen_of(0, 50), seen_of(1, 50)], "fused") == [116, 115]
 
 
-@pytest.mark.parametrize(
-    ("comm_ns", "modelled_ns", "a_core_each", "says"),
-    [
-        (50, None, True, "with --pace its copies take modelled time"),
-        (50, 50.0, False, "2 ranks share 2 cores"),
-        (90, 50.0, True, "does not keep up: communication takes 1.8 times as long as modelled"),
-        (70, 50.0, True, ""),
-    ],
+@with_rows(
+    (50, None, True, "with --pace its copies take modelled time"),
+    (50, 50.0, False, "2 ranks share 2 cores"),
+    (90, 50.0, True, "does not keep up: communication takes 1.8 times as long as modelled"),
+    (70, 50.0, True, ""),
 )
 def test_overlap_is_claimed_only_where_it_can_be(
     comm_ns: int, modelled_ns: float | None, a_core_each: bool, says: str
@@ -331,22 +329,19 @@ def test_one_style_alone_has_a_time_and_no_metrics() -> None:
     assert "  medium " in done.output and "  fused " not in done.output and "T_fused" not in done.output
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["all_reduce"], "unknown operator 'all_reduce'; did you mean gemm_all_reduce? Choose from all_gather_gemm"),
-        (["all_gather_gemm", "-s", "64x64"], "is not MxNxK, such as 256x256x256"),
-        (["all_gather_gemm", "-s", "63x64x64"], "m = 63 does not divide among 2 ranks"),
-        (["all_gather_gemm", "--tile", "0x4"], "a compute tile is of 1 x 1 to"),
-        (["gemm_all_reduce", "--transport", "mail"], "has no transport 'mail'"),
-        (["gemm_all_reduce", "--time-scale", "2"], "--time-scale is for --pace"),
-        (["all_gather_gemm", "-c", "nvlink-8xa100", "--pace"], "a pace needs a pool of cards"),
-        (["gemm_all_reduce", "--pace", "--time-scale", "nan"], "is not a number"),
-        (["gemm_all_reduce", "--share", "1"], "--share is for --pace"),
-        (["gemm_all_reduce", "--pace", "--share", "1", "--time-scale", "2"], "--share sets the time scale"),
-        (["gemm_all_reduce", "--tuned", __file__], "give a file that --tuned wrote"),
-        (["gemm_all_reduce", "--json", "/no/such/folder/file"], "--json"),
-    ],
+@with_rows(
+    (["all_reduce"], "unknown operator 'all_reduce'; did you mean gemm_all_reduce? Choose from all_gather_gemm"),
+    (["all_gather_gemm", "-s", "64x64"], "is not MxNxK, such as 256x256x256"),
+    (["all_gather_gemm", "-s", "63x64x64"], "m = 63 does not divide among 2 ranks"),
+    (["all_gather_gemm", "--tile", "0x4"], "a compute tile is of 1 x 1 to"),
+    (["gemm_all_reduce", "--transport", "mail"], "has no transport 'mail'"),
+    (["gemm_all_reduce", "--time-scale", "2"], "--time-scale is for --pace"),
+    (["all_gather_gemm", "-c", "nvlink-8xa100", "--pace"], "a pace needs a pool of cards"),
+    (["gemm_all_reduce", "--pace", "--time-scale", "nan"], "is not a number"),
+    (["gemm_all_reduce", "--share", "1"], "--share is for --pace"),
+    (["gemm_all_reduce", "--pace", "--share", "1", "--time-scale", "2"], "--share sets the time scale"),
+    (["gemm_all_reduce", "--tuned", __file__], "give a file that --tuned wrote"),
+    (["gemm_all_reduce", "--json", "/no/such/folder/file"], "--json"),
 )
 def test_bad_input_is_told_in_a_sentence_before_anything_runs(arguments: list[str], says: str) -> None:
     done = cxlemu(*arguments)

@@ -13,6 +13,7 @@ from collectives.sweep.fused.virtual import Simulator
 from cxlemu.errors import ArgumentError
 from cxlemu.topology import Topology
 from tests.helpers import commands
+from tests.helpers.tables import with_rows
 
 OPERATOR = Operator("all_gather_gemm", 512, 8192, 4096)
 CLUSTER = Topology.load("nvlink-8xa100")
@@ -82,15 +83,12 @@ def test_a_file_says_nothing_of_another_machine(tmp_path: Path) -> None:
     assert TunedFile(path, HERE, 8).get(OPERATOR) == found  # both are kept
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("[]", "the file: "),
-        ("{", "the file: "),
-        ('{"format": 2, "entries": []}', "format: "),
-        ('{"format": 1, "entries": [{"machine": 1}]}', "entries.0.machine: "),
-        ('{"format": 1, "entries": [], "more": 1}', "more: "),
-    ],
+@with_rows(
+    ("[]", "the file: "),
+    ("{", "the file: "),
+    ('{"format": 2, "entries": []}', "format: "),
+    ('{"format": 1, "entries": [{"machine": 1}]}', "entries.0.machine: "),
+    ('{"format": 1, "entries": [], "more": 1}', "more: "),
 )
 def test_other_files_are_refused_in_a_sentence(text: str, says: str, tmp_path: Path) -> None:
     path = tmp_path / "tuned.json"
@@ -121,16 +119,13 @@ def test_the_command_tunes_once_and_shows_what_it_chose(tmp_path: Path) -> None:
     assert max(row["ts"] + row["dur"] for row in slices) == pytest.approx(metrics["fused_us"])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["-c", "laptop"], "laptop has no accelerator: give it one"),
-        (["--tune", "--tile", "64x64"], "--tile does not go with --tune, which chooses it"),
-        (["-s", "100x8192x4096"], "m = 100 does not divide among 8 ranks"),
-        (["--json", "/nonexistent/x.json"], "--json /nonexistent/x.json cannot be written"),
-        (["--tuned", "/nonexistent/x.json"], "--tuned /nonexistent/x.json cannot be written"),
-        (["-d", "f16", "-n", "9"], "has no memory in space peers"),
-    ],
+@with_rows(
+    (["-c", "laptop"], "laptop has no accelerator: give it one"),
+    (["--tune", "--tile", "64x64"], "--tile does not go with --tune, which chooses it"),
+    (["-s", "100x8192x4096"], "m = 100 does not divide among 8 ranks"),
+    (["--json", "/nonexistent/x.json"], "--json /nonexistent/x.json cannot be written"),
+    (["--tuned", "/nonexistent/x.json"], "--tuned /nonexistent/x.json cannot be written"),
+    (["-d", "f16", "-n", "9"], "has no memory in space peers"),
 )
 def test_bad_input_is_one_sentence(arguments: list[str], says: str) -> None:
     result = cxlemu("fused", "all_gather_gemm", "--engine", "virtual", *arguments, code=2)

@@ -22,6 +22,7 @@ from cxlemu.pool.ledger import LINES_MAX
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch
 from tests.helpers import worlds
+from tests.helpers.tables import with_rows
 from tests.helpers.tiers import PATIENT_S
 from tests.helpers.worlds import LOOKS, looks_limited
 
@@ -92,14 +93,11 @@ def test_keys_tell_groups_of_the_same_members_apart(context: RankContext) -> lis
     return [int(made[key].all_reduce(np.array([ord(key)]))[0]) for key in "ab"]
 
 
-@pytest.mark.parametrize(
-    ("ranks", "message"),
-    [
-        ([0, 3], "rank 3 cannot be in a group: the ranks are 0..1"),
-        ([0, 0], r"a group has each rank once, not \[0, 0\]"),
-        ([], r"rank \d is not in the group \[\], and only members make a group"),
-        ("ab", "a group is a list of ranks, not 'ab'"),
-    ],
+@with_rows(
+    ([0, 3], "rank 3 cannot be in a group: the ranks are 0..1"),
+    ([0, 0], r"a group has each rank once, not \[0, 0\]"),
+    ([], r"rank \d is not in the group \[\], and only members make a group"),
+    ("ab", "a group is a list of ranks, not 'ab'"),
 )
 def test_a_group_is_a_list_of_ranks_with_this_one(ranks: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):

@@ -38,6 +38,7 @@ from faults.verdict import Verdict
 from tests.helpers.commands import cxlemu, with_json
 from tests.helpers.expected import OPS, REDUCTIONS, expected, input_bytes, same
 from tests.helpers.lockstep_orders import readers_first, writers_first
+from tests.helpers.tables import with_rows
 from tests.helpers.tiers import examples
 
 MOVING = ("all_gather", "broadcast", "gather", "scatter", "all_reduce", "reduce_scatter", "reduce", "all_to_all")
@@ -223,13 +224,10 @@ def test_a_plan_on_memories_goes_through_a_file(tmp_path: Path) -> None:
     assert load_plan(tmp_path / "two.plan") == made
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"cards": 8}, "8 are memories of its ranks, and none is the pool's"),
-        ({"own_doorbells": 1000}, "1000 of a rank's doorbells lie in its own memory"),
-        ({"owned": False, "cards": 3}, "16 of a rank's doorbells lie in its own memory, which has no room"),
-    ],
+@with_rows(
+    ({"cards": 8}, "8 are memories of its ranks, and none is the pool's"),
+    ({"own_doorbells": 1000}, "1000 of a rank's doorbells lie in its own memory"),
+    ({"owned": False, "cards": 3}, "16 of a rank's doorbells lie in its own memory, which has no room"),
 )
 def test_a_layout_that_is_impossible_is_refused(changes: dict[str, Any], message: str) -> None:
     layout = layout_of(8, owned=True)
@@ -339,21 +337,18 @@ def test_prove_takes_every_size_of_clusters() -> None:
     assert [(row["ranks"], row["cluster"]) for row in document["rows"]] == [(4, 2), (6, 2), (6, 3)]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ["prove", "gather", "-n", "2-3", "--variant", "hierarchical"],
-            "cannot make two clusters of two or more ranks",
-        ),
-        (["run", "gather", "-n", "3", "--variant", "hierarchical"], "hierarchical needs clusters, two or more hosts"),
-        (["plan", "show", "gather", "-n", "4", "--variant", "hierarchical"], "needs clusters: equally many of its 4"),
-        (["simulate", "gather", "-n", "4", "--variant", "hierarchical"], "hierarchical needs clusters"),
-        (
-            ["run", "gather", "-n", "8", "-c", "two-clusters", "--variant", "hierarchical", "--integrity", "crc32c"],
-            "hierarchical carries no checksums",
-        ),
-    ],
+@with_rows(
+    (
+        ["prove", "gather", "-n", "2-3", "--variant", "hierarchical"],
+        "cannot make two clusters of two or more ranks",
+    ),
+    (["run", "gather", "-n", "3", "--variant", "hierarchical"], "hierarchical needs clusters, two or more hosts"),
+    (["plan", "show", "gather", "-n", "4", "--variant", "hierarchical"], "needs clusters: equally many of its 4"),
+    (["simulate", "gather", "-n", "4", "--variant", "hierarchical"], "hierarchical needs clusters"),
+    (
+        ["run", "gather", "-n", "8", "-c", "two-clusters", "--variant", "hierarchical", "--integrity", "crc32c"],
+        "hierarchical carries no checksums",
+    ),
 )
 def test_bad_input_gets_one_sentence(arguments: list[str], message: str) -> None:
     done = cxlemu(*arguments, code=2)

@@ -16,6 +16,7 @@ import pytest
 
 from cxlemu.pool import segments
 from cxlemu.world.environment import find_place
+from tests.helpers.tables import with_rows
 from tests.helpers.tiers import PATIENT_S
 
 RUN = [sys.executable, "-m", "cxlemu", "run", "-c", "laptop", "all_reduce", "-b", "4K", "-e", "4K"]
@@ -99,14 +100,11 @@ def test_ranks_go_with_their_killed_parent_and_nothing_is_left() -> None:
     rows=lambda how, number: (how, number) not in (("processes", signal.SIGINT), ("threads", signal.SIGTERM))
 )
 @pytest.mark.parametrize("how", ["processes", "threads"])
-@pytest.mark.parametrize(
-    ("number", "code", "told"),
-    [
-        (signal.SIGINT, 130, "interrupted"),
-        (signal.SIGTERM, 143, "terminated"),
-        (signal.SIGHUP, 129, "terminated"),
-        (signal.SIGQUIT, 131, "terminated"),
-    ],
+@with_rows(
+    (signal.SIGINT, 130, "interrupted"),
+    (signal.SIGTERM, 143, "terminated"),
+    (signal.SIGHUP, 129, "terminated"),
+    (signal.SIGQUIT, 131, "terminated"),
     ids=["Ctrl-C", "SIGTERM", "SIGHUP", "SIGQUIT"],
 )
 def test_a_stopped_run_leaves_nothing_but_its_json(

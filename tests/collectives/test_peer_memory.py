@@ -55,6 +55,7 @@ from faults.verdict import Verdict
 from tests.helpers import worlds
 from tests.helpers.commands import cxlemu
 from tests.helpers.expected import COLLECTIVES, REDUCTIONS, assert_right, expected, input_bytes, some_inputs
+from tests.helpers.tables import with_rows
 from tests.helpers.tiers import PATIENT_S, examples
 from tests.helpers.worlds import Program, calls_of
 
@@ -472,10 +473,7 @@ def test_run_says_that_copies_go_from_process_to_process() -> None:
     assert "copies" not in ran.output and "zero_copy" not in ran.output
 
 
-@pytest.mark.parametrize(
-    ("flags", "why"),
-    [("", "it needs coherent shared memory"), ("--backend shm -c laptop", "hosts have nothing but the pool")],
-)
+@with_rows(("", "it needs coherent shared memory"), ("--backend shm -c laptop", "hosts have nothing but the pool"))
 def test_run_refuses_it_in_a_sentence(flags: str, why: str) -> None:
     words = ["run", "all_gather", "-n", "2", "-c", "one-host-four-ranks", "--transport", "process"]
     assert why in " ".join(cxlemu(*words, *flags.split(), code=2).output.split())

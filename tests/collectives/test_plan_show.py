@@ -24,6 +24,7 @@ from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch
 from faults.zero_copy_calls import lent_if_zero_copy
 from tests.helpers import commands
+from tests.helpers.tables import with_rows
 
 
 def made(collective: str, variant: str, ranks: int = 4, nbytes: int = 1 << 16, **changes: object) -> Plan:
@@ -292,21 +293,18 @@ def test_a_wrong_file_is_told_in_one_sentence(tmp_path: Path) -> None:
         assert done.stderr == f"cxlemu: {path}: not a plan file: it must begin with CXLEMUPL\n"
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"collective": "sort"}, "unknown collective 'sort'"),
-        ({"dtype": "f128"}, "unknown dtype 'f128'"),
-        ({"redop": "xor"}, "takes op sum, prod, min, max, avg, band, bor, bxor, not 'xor'"),
-        ({"root": 77}, "root 77 is not one of the ranks 0..2"),
-        ({"nbytes": 1002}, "1002 bytes are not a whole number of f32 elements"),
-        ({"nbytes": 1004}, "rank 0 has input of 1000 B, output of 1000 B; its call takes input of 1004 B, output of"),
-        ({"in_place": True}, "its call takes input of 1000 B at 0 of output, output of 1000 B"),
-        ({"collective": "all_gather", "redop": "none"}, "its call takes input of 1000 B, output of 3000 B"),
-    ],
+@with_rows(
+    ({"collective": "sort"}, "unknown collective 'sort'"),
+    ({"dtype": "f128"}, "unknown dtype 'f128'"),
+    ({"redop": "xor"}, "takes op sum, prod, min, max, avg, band, bor, bxor, not 'xor'"),
+    ({"root": 77}, "root 77 is not one of the ranks 0..2"),
+    ({"nbytes": 1002}, "1002 bytes are not a whole number of f32 elements"),
+    ({"nbytes": 1004}, "rank 0 has input of 1000 B, output of 1000 B; its call takes input of 1004 B, output of"),
+    ({"in_place": True}, "its call takes input of 1000 B at 0 of output, output of 1000 B"),
+    ({"collective": "all_gather", "redop": "none"}, "its call takes input of 1000 B, output of 3000 B"),
     ids=str,
 )
-def test_check_refuses_a_call_that_its_plan_is_not_of(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
+def test_check_refuses_a_call_that_its_plan_is_not_of(changes: dict[str, Any], says: str, tmp_path: Path) -> None:
     plan = made("all_reduce", "two_shot", 3, 1000)
     path = tmp_path / "a.plan"
     plan_file.save(Plan(replace(plan.call, **changes), plan.layout, plan.build), path)
@@ -339,24 +337,21 @@ def test_save_into_a_pipe_and_through_a_link(tmp_path: Path) -> None:
     assert (tmp_path / "link").is_symlink()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["show"], "give a COLLECTIVE, or --algorithm"),
-        (["show", "sort"], "unknown collective 'sort'"),
-        (["show", "all_gather", "--variant", "best"], "has no variant 'best'"),
-        (["show", "all_gather", "-o", "sum"], "--op does nothing here"),
-        (["show", "broadcast", "-n", "2", "-r", "2"], "root 2 is not one of the ranks 0..1"),
-        (["show", "all_gather", "-b", "lots"], "is not a size in bytes"),
-        (["show", "all_gather", "-c", "nowhere"], "neither a file nor a shipped topology"),
-        (["show", "--file", "a.plan", "-n", "3"], "--ranks does not go with --file"),
-        (["show", "all_gather", "--file", "a.plan"], "collective does not go with --file"),
-        (["show", "all_gather", "--algorithm", "mine.py:ring"], "give a COLLECTIVE, or --algorithm"),
-        (["show", "--algorithm", "mine.py:ring"], "there is no file mine.py"),
-        (["show", "--algorithm", "x" * 300 + ":ring"], "the file cannot be read: File name too long"),
-        (["save", "barrier", "-O", "x" * 300], "cannot be written: File name too long"),
-        (["show", "--algorithm", "mine.py:ring", "--variant", "all"], "--variant does not go with --algorithm"),
-    ],
+@with_rows(
+    (["show"], "give a COLLECTIVE, or --algorithm"),
+    (["show", "sort"], "unknown collective 'sort'"),
+    (["show", "all_gather", "--variant", "best"], "has no variant 'best'"),
+    (["show", "all_gather", "-o", "sum"], "--op does nothing here"),
+    (["show", "broadcast", "-n", "2", "-r", "2"], "root 2 is not one of the ranks 0..1"),
+    (["show", "all_gather", "-b", "lots"], "is not a size in bytes"),
+    (["show", "all_gather", "-c", "nowhere"], "neither a file nor a shipped topology"),
+    (["show", "--file", "a.plan", "-n", "3"], "--ranks does not go with --file"),
+    (["show", "all_gather", "--file", "a.plan"], "collective does not go with --file"),
+    (["show", "all_gather", "--algorithm", "mine.py:ring"], "give a COLLECTIVE, or --algorithm"),
+    (["show", "--algorithm", "mine.py:ring"], "there is no file mine.py"),
+    (["show", "--algorithm", "x" * 300 + ":ring"], "the file cannot be read: File name too long"),
+    (["save", "barrier", "-O", "x" * 300], "cannot be written: File name too long"),
+    (["show", "--algorithm", "mine.py:ring", "--variant", "all"], "--variant does not go with --algorithm"),
 )
 def test_wrong_arguments(arguments: list[str], says: str) -> None:
     assert says in cxlemu(*arguments, code=2).stderr

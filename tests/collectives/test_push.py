@@ -43,6 +43,7 @@ from faults.zero_copy_calls import HEAP_OUTPUT, lent_if_zero_copy, placed, with_
 from tests.helpers import worlds
 from tests.helpers.card_files import MIB, blank_cards, pool_of
 from tests.helpers.expected import COLLECTIVES, assert_right, expected, some_inputs
+from tests.helpers.tables import with_rows
 from tests.helpers.tiers import examples
 from tests.helpers.worlds import Program, calls_of
 
@@ -306,17 +307,14 @@ def test_a_result_of_one_block_is_written_by_the_rank_that_its_region_names() ->
         rules.check(broken)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"writer_bytes": 32}, "blocks of 32 bytes with a writer each, which are not whole lines"),
-        ({"start": HEAP_OUTPUT + 8}, "blocks of 64 bytes with a writer each, which are not whole lines"),
-        ({"heap": False}, "has a writer for each of its blocks, and does not lie in the heap"),
-        ({"nbytes": 256}, "has more blocks of 64 bytes than there are ranks to write them"),
-        ({"first_writer": 1}, "has more blocks of 64 bytes than there are ranks from rank 1 on to write them"),
-        ({"first_writer": 9}, "has more blocks of 64 bytes than there are ranks from rank 9 on to write them"),
-        ({"first_writer": -1}, "has a negative card, base, start, size or writer"),
-    ],
+@with_rows(
+    ({"writer_bytes": 32}, "blocks of 32 bytes with a writer each, which are not whole lines"),
+    ({"start": HEAP_OUTPUT + 8}, "blocks of 64 bytes with a writer each, which are not whole lines"),
+    ({"heap": False}, "has a writer for each of its blocks, and does not lie in the heap"),
+    ({"nbytes": 256}, "has more blocks of 64 bytes than there are ranks to write them"),
+    ({"first_writer": 1}, "has more blocks of 64 bytes than there are ranks from rank 1 on to write them"),
+    ({"first_writer": 9}, "has more blocks of 64 bytes than there are ranks from rank 9 on to write them"),
+    ({"first_writer": -1}, "has a negative card, base, start, size or writer"),
 )
 def test_regions_that_peers_write_have_whole_lines_for_each_rank(changes: dict[str, Any], message: str) -> None:
     plan = pushed("all_gather", 64)

@@ -28,6 +28,7 @@ from faults.mutate.asks import loops_of
 from tests.helpers.by_hand import FENCE, signal, wait
 from tests.helpers.commands import cxlemu, with_json
 from tests.helpers.fabric_helpers import plan, read, write
+from tests.helpers.tables import with_rows
 
 TITAN = Topology.load("titan2-6xcz120")
 VARIANTS = [(c, v) for c in COLLECTIVES for v in catalog.variants(c)]
@@ -169,19 +170,16 @@ def test_a_topology_without_a_description_is_its_name() -> None:
     assert "# config   my-fabric\n" in cxlemu("simulate", "all_gather", "-c", fabric, "-b", "1M").output
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["all_gatherer"], "unknown collective 'all_gatherer'"),
-        (["all_gather", "--variant", "two_shot"], "all_gather has no variant 'two_shot'"),
-        (["all_gather", "-c", "nowhere"], "is neither a file nor a shipped topology"),
-        (["all_gather", "-b", "1G", "--check"], "is too large to be checked on real bytes"),
-        (["broadcast", "-r", "9"], "root 9 is not one of the ranks"),
-        (["all_gather", "--json", "/proc/nothing"], "--json /proc/nothing cannot be written"),
-        (["all_gather", "--trace", "/proc/nothing"], "--trace /proc/nothing cannot be written"),
-        (["all_gather", "--trace", "x.json"], "instructions exceed the limit of a trace, "),
-        (["all_gather", "-b", "2M", "-e", "1M"], "--minbytes 2M is more than --maxbytes 1M"),
-    ],
+@with_rows(
+    (["all_gatherer"], "unknown collective 'all_gatherer'"),
+    (["all_gather", "--variant", "two_shot"], "all_gather has no variant 'two_shot'"),
+    (["all_gather", "-c", "nowhere"], "is neither a file nor a shipped topology"),
+    (["all_gather", "-b", "1G", "--check"], "is too large to be checked on real bytes"),
+    (["broadcast", "-r", "9"], "root 9 is not one of the ranks"),
+    (["all_gather", "--json", "/proc/nothing"], "--json /proc/nothing cannot be written"),
+    (["all_gather", "--trace", "/proc/nothing"], "--trace /proc/nothing cannot be written"),
+    (["all_gather", "--trace", "x.json"], "instructions exceed the limit of a trace, "),
+    (["all_gather", "-b", "2M", "-e", "1M"], "--minbytes 2M is more than --maxbytes 1M"),
 )
 def test_bad_input_is_one_sentence(arguments: list[str], message: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
@@ -276,13 +274,10 @@ def test_groups_whose_ranks_are_in_as_many_clusters_go_through_the_pool() -> Non
     assert {call.plan.call.cluster for call in run.calls} == {1} and row.time_us > 0
 
 
-@pytest.mark.parametrize(
-    ("collective", "ranks", "group", "message"),
-    [
-        ("all_gather", 4, 2, "--split is for all_reduce without a variant, not for all_gather auto"),
-        ("all_reduce", 4, 3, "4 ranks do not divide into several groups of 3: give a divisor, such as 2"),
-        ("all_reduce", 4, 4, "4 ranks do not divide into several groups of 4: give a divisor, such as 2"),
-    ],
+@with_rows(
+    ("all_gather", 4, 2, "--split is for all_reduce without a variant, not for all_gather auto"),
+    ("all_reduce", 4, 3, "4 ranks do not divide into several groups of 3: give a divisor, such as 2"),
+    ("all_reduce", 4, 4, "4 ranks do not divide into several groups of 4: give a divisor, such as 2"),
 )
 def test_only_an_all_reduce_in_groups_is_split(collective: str, ranks: int, group: int, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):

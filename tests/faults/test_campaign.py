@@ -29,6 +29,7 @@ from faults.cli.campaign_report import Screen
 from faults.inject import Fault, Script, When
 from faults.token import Token, parse
 from tests.helpers.commands import cxlemu, with_json
+from tests.helpers.tables import with_rows
 from tests.helpers.tiers import PATIENT_S
 
 ROOT = Path(__file__).parents[2]
@@ -244,15 +245,12 @@ def test_a_token_of_what_was_mended_does_not_fail(reports: Path) -> None:
     assert "cxlemu was 0.0.1, here it is" in result.output
 
 
-@pytest.mark.parametrize(
-    ("word", "sentence"),
-    [
-        ("cxl1.x", "cut off or damaged"),
-        (str(Token("nonsense", {})), "unknown kind of token 'nonsense'"),
-        (str(Token("case", {})), "does not hold just a case and its findings"),
-        (str(Token("case", {"case": {}, "found": {}})), "no case"),
-        ("@nowhere", "No such file or directory"),
-    ],
+@with_rows(
+    ("cxl1.x", "cut off or damaged"),
+    (str(Token("nonsense", {})), "unknown kind of token 'nonsense'"),
+    (str(Token("case", {})), "does not hold just a case and its findings"),
+    (str(Token("case", {"case": {}, "found": {}})), "no case"),
+    ("@nowhere", "No such file or directory"),
 )
 def test_what_cannot_be_replayed_is_one_sentence(word: str, sentence: str) -> None:
     result = cxlemu("replay", word, code=2)
@@ -323,18 +321,15 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize(
-    ("flags", "sentence"),
-    [
-        (("--budget", "soon"), "is not a time"),
-        (("-n", "two"), "invalid rank count 'two': must be 2 to 64"),
-        (("-n", "1000"), "ranks"),
-        (("--kinds", "crush"), "unknown fault 'crush'"),
-        (("-c", "nowhere.yaml"), "neither a file nor a shipped topology"),
-        (("--json", "/nowhere/r.json"), "--json /nowhere/r.json cannot be written"),
-        (("--html", "/nowhere/r.html"), "--html /nowhere/r.html cannot be written"),
-        (("--scheduler", "tcp://localhost:1"), "--scheduler requires --executor dask"),
-    ],
+@with_rows(
+    (("--budget", "soon"), "is not a time"),
+    (("-n", "two"), "invalid rank count 'two': must be 2 to 64"),
+    (("-n", "1000"), "ranks"),
+    (("--kinds", "crush"), "unknown fault 'crush'"),
+    (("-c", "nowhere.yaml"), "neither a file nor a shipped topology"),
+    (("--json", "/nowhere/r.json"), "--json /nowhere/r.json cannot be written"),
+    (("--html", "/nowhere/r.html"), "--html /nowhere/r.html cannot be written"),
+    (("--scheduler", "tcp://localhost:1"), "--scheduler requires --executor dask"),
 )
 def test_bad_input_is_one_sentence(flags: tuple[str, ...], sentence: str) -> None:
     assert sentence in cxlemu("faults", "campaign", "barrier", *flags, code=2).output

@@ -16,6 +16,7 @@ from faults.campaign.judge import Judgement
 from faults.campaign.shrink import simpler
 from faults.campaign.spec import Spec
 from faults.delta import fewer, smaller
+from tests.helpers.tables import with_rows
 from tests.helpers.tiers import examples
 
 # --- fewer ---------------------------------------------------------------------------------------------------
@@ -64,17 +65,14 @@ EXAMPLE = Path(__file__).parents[2] / "examples/my_all_reduce.py"
 CASE = CampaignCase(collective="broadcast", variant="all", ranks=2, nbytes=64, launch="lockstep", engine="reference")
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"algorithm": f"{EXAMPLE}:my_all_reduce"}, "is an algorithm for all_reduce, not broadcast"),
-        ({"engine": "native"}, "ranks in lockstep run on the reference engine"),
-        ({"launch": "turns", "engine": "native"}, "ranks in turns run on the reference engine"),
-        ({"launch": "threads", "mutant": "x"}, "are for ranks in lockstep, not for threads"),
-        ({"integrity": "crc32c"}, "ranks in lockstep take no faults"),
-        ({"config": "nowhere", "cluster": 2}, "unknown shipped topology 'nowhere'"),
-        ({"config": "laptop", "cluster": 2}, "laptop says how many ranks each host has"),
-    ],
+@with_rows(
+    ({"algorithm": f"{EXAMPLE}:my_all_reduce"}, "is an algorithm for all_reduce, not broadcast"),
+    ({"engine": "native"}, "ranks in lockstep run on the reference engine"),
+    ({"launch": "turns", "engine": "native"}, "ranks in turns run on the reference engine"),
+    ({"launch": "threads", "mutant": "x"}, "are for ranks in lockstep, not for threads"),
+    ({"integrity": "crc32c"}, "ranks in lockstep take no faults"),
+    ({"config": "nowhere", "cluster": 2}, "unknown shipped topology 'nowhere'"),
+    ({"config": "laptop", "cluster": 2}, "laptop says how many ranks each host has"),
 )
 def test_a_case_that_cannot_run_is_one_sentence(changes: dict[str, object], sentence: str) -> None:
     assert CASE.check() is CASE
@@ -134,17 +132,14 @@ def edited(lines: list[bytes]) -> list[bytes]:
     return [lines[0], lines[1].replace(b"survived", b"right"), *lines[2:]]
 
 
-@pytest.mark.parametrize(
-    ("change", "line"),
-    [
-        (edited, 2),
-        (lambda lines: [lines[0], lines[2]], 2),  # a line was taken out
-        (lambda lines: [lines[0], lines[2], lines[1]], 2),
-        (lambda lines: [*lines, lines[2]], 4),
-    ],
+@with_rows(
+    (edited, 2),
+    (lambda lines: [lines[0], lines[2]], 2),  # a line was taken out
+    (lambda lines: [lines[0], lines[2], lines[1]], 2),
+    (lambda lines: [*lines, lines[2]], 4),
 )
 def test_a_journal_that_was_edited_is_not_believed(
-    tmp_path: Path, change: Callable[[list[bytes]], list[bytes]], line: int
+    change: Callable[[list[bytes]], list[bytes]], line: int, tmp_path: Path
 ) -> None:
     path = written(tmp_path / "j", A, B)
     content = b"".join(change(path.read_bytes().splitlines(keepends=True)))
@@ -184,20 +179,17 @@ def test_two_campaigns_do_not_write_to_one_journal(tmp_path: Path) -> None:
         assert journal.done == [A]
 
 
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        (b"hello\n", "line 1 is not a campaign's"),
-        (b"hello", "line 1 is not a campaign's"),  # perhaps somebody's other file
-        (b"[" * 100_000 + b"\n", "line 1 is not a campaign's"),
-        (b'{"journal":2}\n', "line 1 is not a campaign's"),
-        (b'{"checksum":"0","journal":2}\n', "line 1 was changed"),
-        (b"[" * 900 + b"]" * 900 + b"\n", "line 1 is not a campaign's"),
-        (b'{"journal":1,"campaign":{"seeds":4}}\n', "has no checksums: give another file"),
-    ],
+@with_rows(
+    (b"hello\n", "line 1 is not a campaign's"),
+    (b"hello", "line 1 is not a campaign's"),  # perhaps somebody's other file
+    (b"[" * 100_000 + b"\n", "line 1 is not a campaign's"),
+    (b'{"journal":2}\n', "line 1 is not a campaign's"),
+    (b'{"checksum":"0","journal":2}\n', "line 1 was changed"),
+    (b"[" * 900 + b"]" * 900 + b"\n", "line 1 is not a campaign's"),
+    (b'{"journal":1,"campaign":{"seeds":4}}\n', "has no checksums: give another file"),
 )
 def test_a_file_that_is_no_journal_of_this_campaign_is_left_as_it_is(
-    tmp_path: Path, content: bytes, sentence: str
+    content: bytes, sentence: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "j"
     path.write_bytes(content)
@@ -270,36 +262,30 @@ def test_a_topology_stands_for_the_default_campaign_on_it(tmp_path: Path) -> Non
     assert again.topology.name == "mine"
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("ranks: [0]", "c.yaml:1: ranks"),
-        ("ranks: [65]", "c.yaml:1: ranks"),
-        ("collective: [all_reduce]", "did you mean collectives"),
-        ("launches: [lockstep, fork]", "c.yaml:1: launches"),
-        ("sizes: [1T]", "c.yaml:1: sizes"),
-        ("sizes: [-1]", "c.yaml:1: sizes"),
-        ("collectives: []", "c.yaml:1: collectives"),
-        ("- a", "mapping"),
-    ],
+@with_rows(
+    ("ranks: [0]", "c.yaml:1: ranks"),
+    ("ranks: [65]", "c.yaml:1: ranks"),
+    ("collective: [all_reduce]", "did you mean collectives"),
+    ("launches: [lockstep, fork]", "c.yaml:1: launches"),
+    ("sizes: [1T]", "c.yaml:1: sizes"),
+    ("sizes: [-1]", "c.yaml:1: sizes"),
+    ("collectives: []", "c.yaml:1: collectives"),
+    ("- a", "mapping"),
 )
-def test_a_wrong_file_is_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+def test_a_wrong_file_is_one_sentence(text: str, sentence: str, tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(text + "\n")
     with pytest.raises(ConfigError, match=sentence):
         Spec.load(str(tmp_path / "c.yaml"))
 
 
-@pytest.mark.parametrize(
-    ("spec", "sentence"),
-    [
-        (Spec(collectives=("all_redcue",)), "unknown collective 'all_redcue'"),
-        (Spec(variants=("nonsense",)), "no variant 'nonsense'"),
-        (Spec(kinds=("crush",)), "unknown fault 'crush'"),
-        (Spec(kinds=()), "0 cases"),
-        (Spec(mutant="x"), "a mutant is written"),
-        (Spec(mutant="0.0.99:delete", collectives=("barrier",)), "has no mutant"),
-        (Spec(algorithms=("nowhere.py:f",)), "there is no file"),
-    ],
+@with_rows(
+    (Spec(collectives=("all_redcue",)), "unknown collective 'all_redcue'"),
+    (Spec(variants=("nonsense",)), "no variant 'nonsense'"),
+    (Spec(kinds=("crush",)), "unknown fault 'crush'"),
+    (Spec(kinds=()), "0 cases"),
+    (Spec(mutant="x"), "a mutant is written"),
+    (Spec(mutant="0.0.99:delete", collectives=("barrier",)), "has no mutant"),
+    (Spec(algorithms=("nowhere.py:f",)), "there is no file"),
 )
 def test_what_cannot_run_is_refused_before_anything_runs(spec: Spec, sentence: str) -> None:
     with pytest.raises(ArgumentError, match=sentence):

@@ -43,6 +43,7 @@ from faults.machine.schedule import Act, MachineMove, Schedule, from_json, from_
 from faults.machine.steps import Machine, replay
 from faults.verdict import Verdict
 from tests.helpers.commands import cxlemu, with_json
+from tests.helpers.tables import with_rows
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "protocols"
 BUDGET = Budget(states=1_000_000, seconds=60)
@@ -183,16 +184,13 @@ def final_sees(memory: Mapping[str, int], results: Sequence[Any]) -> None:
     assert results == [0, 41]
 
 
-@pytest.mark.parametrize(
-    ("tested", "kind", "says"),
-    [
-        (unfenced, FindingKind.ASSERTION, "rank 1: got 0"),
-        (
-            RankProtocol(handover.function, handover.lines, {}, final_sees),
-            FindingKind.FINAL,
-            "in the end: assert [0, 42] == [0, 41]",
-        ),
-    ],
+@with_rows(
+    (unfenced, FindingKind.ASSERTION, "rank 1: got 0"),
+    (
+        RankProtocol(handover.function, handover.lines, {}, final_sees),
+        FindingKind.FINAL,
+        "in the end: assert [0, 42] == [0, 41]",
+    ),
 )
 def test_a_finding_says_what_the_assertion_says(tested: RankProtocol, kind: FindingKind, says: str) -> None:
     machine = Machine(tested.program(2))
@@ -552,19 +550,16 @@ def test_a_move_that_is_not_possible_there_is_refused() -> None:
 # -- what cannot be searched
 
 
-@pytest.mark.parametrize(
-    ("lines", "initial", "operation", "says"),
-    [
-        (("x", "x y"), {}, Fence(), "takes 1 to 64 words, each in one line only"),
-        ((), {}, Fence(), "takes 1 to 64 words"),
-        (("x",), {"z": 1}, Fence(), "initial 'z': 1 is not a word and a number from 0 on"),
-        (("x",), {"x": -1}, Fence(), "initial 'x': -1 is not"),
-        (("x",), {}, Load("z"), "there is no word 'z', only x"),
-        (("x",), {}, Store("x", -1), "x can hold 0 to 2147483647, not -1"),
-        (("x",), {}, Store("x", 1 << 31), "x can hold 0 to 2147483647"),
-        (("x",), {}, Store("x", True), "x can hold 0 to 2147483647, not True"),
-        (("x",), {}, 7, "yields 7: yield operations such as Load('x')"),
-    ],
+@with_rows(
+    (("x", "x y"), {}, Fence(), "takes 1 to 64 words, each in one line only"),
+    ((), {}, Fence(), "takes 1 to 64 words"),
+    (("x",), {"z": 1}, Fence(), "initial 'z': 1 is not a word and a number from 0 on"),
+    (("x",), {"x": -1}, Fence(), "initial 'x': -1 is not"),
+    (("x",), {}, Load("z"), "there is no word 'z', only x"),
+    (("x",), {}, Store("x", -1), "x can hold 0 to 2147483647, not -1"),
+    (("x",), {}, Store("x", 1 << 31), "x can hold 0 to 2147483647"),
+    (("x",), {}, Store("x", True), "x can hold 0 to 2147483647, not True"),
+    (("x",), {}, 7, "yields 7: yield operations such as Load('x')"),
 )
 def test_a_protocol_that_cannot_be_is_refused(lines: Any, initial: Any, operation: Any, says: str) -> None:
     @protocol(*lines, initial=initial)
@@ -631,18 +626,15 @@ def in_an_attribute() -> None:
     note.turns = 1  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(
-    ("change", "name"),
-    [
-        (in_a_dict, "SIDE"),
-        (in_a_global, "TURNS"),
-        (in_a_class, "Shared.there"),
-        (in_a_default, "a default of note"),
-        (in_an_attribute, "note.turns"),
-    ],
+@with_rows(
+    (in_a_dict, "SIDE"),
+    (in_a_global, "TURNS"),
+    (in_a_class, "Shared.there"),
+    (in_a_default, "a default of note"),
+    (in_an_attribute, "note.turns"),
 )
 def test_a_variable_outside_the_generators_carries_nothing_between_ranks(
-    monkeypatch: pytest.MonkeyPatch, change: Callable[[], None], name: str
+    change: Callable[[], None], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a flush, rank 1 may see 0: no real rank sees a variable of rank 0 that says otherwise."""
     monkeypatch.setattr(sys.modules[__name__], "TURNS", 0)
@@ -833,27 +825,24 @@ def test_exit_codes() -> None:
     assert cxlemu("explore", target, "--strategy", "random", "--runs", 3).exit_code == 3
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["nowhere.py:f"], "explore nowhere.py:f: there is no file nowhere.py"),
-        (["nowhere"], "explore takes FILE.py:function, not 'nowhere'"),
-        (["FILE:nothing"], "shared_line.py has no 'nothing' decorated with @protocol or @algorithm"),
-        (["FILE:fixd"], "shared_line.py has no 'fixd'; did you mean fixed?"),
-        (["FILE:fixed", "-r", "1", "--in-place"], "cxlemu: --root, --in-place: only for a collective"),
-        (["FILE:fixed", "--strategy", "luck"], "--strategy 'luck' is not one of exhaustive, preemption:K"),
-        (["FILE:fixed", "--replay", "zzz"], "a schedule's token is a word such as s0s0l0.1s1"),
-        (["FILE:fixed", "--replay", "FILE"], "not JSON"),
-        (["FILE:fixed", "--replay", "s0s0s0s0s0s0s0"], "move 2 of the schedule, step 0, is not possible there"),
-        (["FILE:fixed", "--calls", "2"], "--calls: only for a collective, not for a protocol of your own"),
-        (
-            ["all_gather", "-b", "1G"],
-            "1 call with blocks of 512M on 2 ranks are too large to search: 64 KiB in all at most",
-        ),
-        (["all_gather", "--variant", "best"], "all_gather has no variant 'best': it has naive, "),
-        (["FILE:fixed", "-n", "9"], "invalid rank count '9': must be 1 to 8"),
-        (["FILE:fixed", "--json", "/nowhere/x"], "--json /nowhere/x cannot be written"),
-    ],
+@with_rows(
+    (["nowhere.py:f"], "explore nowhere.py:f: there is no file nowhere.py"),
+    (["nowhere"], "explore takes FILE.py:function, not 'nowhere'"),
+    (["FILE:nothing"], "shared_line.py has no 'nothing' decorated with @protocol or @algorithm"),
+    (["FILE:fixd"], "shared_line.py has no 'fixd'; did you mean fixed?"),
+    (["FILE:fixed", "-r", "1", "--in-place"], "cxlemu: --root, --in-place: only for a collective"),
+    (["FILE:fixed", "--strategy", "luck"], "--strategy 'luck' is not one of exhaustive, preemption:K"),
+    (["FILE:fixed", "--replay", "zzz"], "a schedule's token is a word such as s0s0l0.1s1"),
+    (["FILE:fixed", "--replay", "FILE"], "not JSON"),
+    (["FILE:fixed", "--replay", "s0s0s0s0s0s0s0"], "move 2 of the schedule, step 0, is not possible there"),
+    (["FILE:fixed", "--calls", "2"], "--calls: only for a collective, not for a protocol of your own"),
+    (
+        ["all_gather", "-b", "1G"],
+        "1 call with blocks of 512M on 2 ranks are too large to search: 64 KiB in all at most",
+    ),
+    (["all_gather", "--variant", "best"], "all_gather has no variant 'best': it has naive, "),
+    (["FILE:fixed", "-n", "9"], "invalid rank count '9': must be 1 to 8"),
+    (["FILE:fixed", "--json", "/nowhere/x"], "--json /nowhere/x cannot be written"),
 )
 def test_bad_input_gets_one_sentence(arguments: list[str], says: str) -> None:
     file = str(EXAMPLES / "shared_line.py")

@@ -17,6 +17,7 @@ from faults.explore.search import complaint, is_stuck
 from faults.machine.program import Do
 from faults.machine.steps import Machine, replay
 from faults.verdict import Verdict
+from tests.helpers.tables import with_rows
 
 SMALL = Budget(states=200_000, seconds=60)
 
@@ -89,15 +90,12 @@ def test_a_right_plan_of_ranks_on_hosts_of_their_own_is_one_walk(ranks: int) -> 
 # -- mutants
 
 
-@pytest.mark.parametrize(
-    ("collective", "variant"),
-    [
-        ("broadcast", "all"),
-        ("all_gather", "naive"),
-        ("gather", "line"),
-        ("barrier", "line"),
-        ("all_reduce", "two_shot"),
-    ],
+@with_rows(
+    ("broadcast", "all"),
+    ("all_gather", "naive"),
+    ("gather", "line"),
+    ("barrier", "line"),
+    ("all_reduce", "two_shot"),
 )
 def test_reductions_change_no_verdict_on_what_is_left_of_a_plan_without_one_instruction(
     collective: str, variant: str

@@ -9,6 +9,7 @@ from cxlemu.errors import ConfigError
 from faults.inject import FAULTS, FaultKind, Scenario, ScenarioReport, ScenarioVerdict, Script, When, run
 from faults.inject.script import check_faults
 from tests.helpers.commands import cxlemu
+from tests.helpers.tables import with_rows
 
 RUN = [
     "run",
@@ -83,10 +84,7 @@ def test_in_a_sweep_or_a_campaign_it_never_happened(name: str) -> None:
 
 
 # all_gather, aggregate, rank 1: COPY, WAIT_ALL (of no round yet), WRITE, FLUSH, FENCE, SIGNAL, WAIT, INVALIDATE, READ
-@pytest.mark.parametrize(
-    ("kind", "has", "there"),
-    [("flip_doorbell", "doorbell", {5, 6}), ("flip_payload", "data in the pool", {2, 3, 7, 8})],
-)
+@with_rows(("flip_doorbell", "doorbell", {5, 6}), ("flip_payload", "data in the pool", {2, 3, 7, 8}))
 def test_a_flip_at_an_instruction_without_its_bits_never_happened(kind: str, has: str, there: set[int]) -> None:
     for at in range(9):
         report = flipped(kind, at)

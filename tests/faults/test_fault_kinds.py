@@ -33,6 +33,7 @@ from faults.inject.places import data
 from faults.inject.sweep import everywhere, sweep
 from faults.replay.replay import replay
 from faults.token import parse
+from tests.helpers.tables import with_rows
 from tests.helpers.tiers import PATIENT_S
 
 
@@ -131,17 +132,14 @@ def test_a_sweep_takes_every_kind_with_what_it_needs() -> None:
     assert all(verdict.ok for row in rows for verdict in row.verdicts)
 
 
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"name": "evict"}, "there is a kind of fault 'evict' already: give yours another name"),
-        ({"name": "Flip It"}, "a kind of fault is a short lower-case word, such as lose_card, not 'Flip It'"),
-        ({"may": ("depth",)}, "fault kind flip_stripe: a fault has no field 'depth'; it may have card, line"),
-        ({"errors": ()}, "fault kind flip_stripe: name the errors by which survivors may detect it"),
-    ],
+@with_rows(
+    ({"name": "evict"}, "there is a kind of fault 'evict' already: give yours another name"),
+    ({"name": "Flip It"}, "a kind of fault is a short lower-case word, such as lose_card, not 'Flip It'"),
+    ({"may": ("depth",)}, "fault kind flip_stripe: a fault has no field 'depth'; it may have card, line"),
+    ({"errors": ()}, "fault kind flip_stripe: name the errors by which survivors may detect it"),
 )
 def test_a_declaration_that_cannot_be_is_refused(
-    kinds: dict[str, FaultKind], change: dict[str, Any], sentence: str
+    change: dict[str, Any], sentence: str, kinds: dict[str, FaultKind]
 ) -> None:
     with pytest.raises(ArgumentError, match=sentence):
         register(replace(STRIPE, **change))

@@ -13,6 +13,7 @@ from cxlemu.memory.rates import AdversaryRates
 from faults.inject.fault import FAULTS, NUMBER_MAX, Fault, Requirement, When
 from faults.inject.places import InstructionPlace, place
 from faults.inject.script import NatureRates, Script
+from tests.helpers.tables import with_rows
 
 NUMBERS = st.integers(0, NUMBER_MAX)
 VALUES = {
@@ -57,44 +58,41 @@ def test_a_script_survives_yaml_and_json(script: Script) -> None:
 FAULT = "faults:\n  - {kind: %s, rank: 1, when: {instruction: 1}%s}"
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("- 1", "script:1: a fault script is a mapping, lines of `key: value`"),
-        ("sed: 1", "script:1: sed is not a known key; did you mean seed?"),
-        ("seed: -1", "script:1: seed is -1 but should be greater than or equal to 0"),
-        ("seed: 1000000000000000000", "script:1: seed 1000000000000000000 is not a plain number; write 10 or 0.5"),
-        ("adversary:\n  evict: 2", "script:2: adversary.evict is 2 but should be less than or equal to 1"),
-        ("faults: {}", "script:1: faults is {} but should be a valid list"),
-        ("a: &a 1\nb: *a", "script:2: not plain YAML: aliases are not allowed"),
-        ("seed: !!python/object:os.system 1", "script:1: not plain YAML: tags are not allowed"),
-        (
-            FAULT % ("poisn", ""),
-            "script:2: faults[0].kind is 'poisn', but there is no such fault; did you mean poison?",
-        ),
-        (FAULT % ("stall", ""), "script:2: faults[0].seconds is missing: stall needs it, for how long"),
-        (
-            FAULT % ("stall", ", seconds: -1"),
-            "script:2: faults[0].seconds is -1 but should be greater than or equal to 0.000000001",
-        ),
-        (
-            FAULT % ("stall", ", seconds: .inf"),
-            "script:2: faults[0].seconds .inf is not a plain number; write 10 or 0.5",
-        ),
-        (
-            FAULT % ("kill", ", card: 3"),
-            "script:2: faults[0].card does not apply to kill, which takes nothing but a rank and when; leave it out",
-        ),
-        (FAULT % ("poison", ", line: 3"), "script:2: faults[0].card is missing: a line is the line of a card"),
-        (
-            FAULT % ("flip_doorbell", ", bit: 64"),
-            "script:2: faults[0].bit is 64 but should be below 64: flip_doorbell has no more bits",
-        ),
-        (
-            "faults: [" + "{kind: kill, rank: 0, when: {instruction: 0}}," * 64 + "]",
-            "script:1: faults is a list of 64 but should have at most 63 items",
-        ),
-    ],
+@with_rows(
+    ("- 1", "script:1: a fault script is a mapping, lines of `key: value`"),
+    ("sed: 1", "script:1: sed is not a known key; did you mean seed?"),
+    ("seed: -1", "script:1: seed is -1 but should be greater than or equal to 0"),
+    ("seed: 1000000000000000000", "script:1: seed 1000000000000000000 is not a plain number; write 10 or 0.5"),
+    ("adversary:\n  evict: 2", "script:2: adversary.evict is 2 but should be less than or equal to 1"),
+    ("faults: {}", "script:1: faults is {} but should be a valid list"),
+    ("a: &a 1\nb: *a", "script:2: not plain YAML: aliases are not allowed"),
+    ("seed: !!python/object:os.system 1", "script:1: not plain YAML: tags are not allowed"),
+    (
+        FAULT % ("poisn", ""),
+        "script:2: faults[0].kind is 'poisn', but there is no such fault; did you mean poison?",
+    ),
+    (FAULT % ("stall", ""), "script:2: faults[0].seconds is missing: stall needs it, for how long"),
+    (
+        FAULT % ("stall", ", seconds: -1"),
+        "script:2: faults[0].seconds is -1 but should be greater than or equal to 0.000000001",
+    ),
+    (
+        FAULT % ("stall", ", seconds: .inf"),
+        "script:2: faults[0].seconds .inf is not a plain number; write 10 or 0.5",
+    ),
+    (
+        FAULT % ("kill", ", card: 3"),
+        "script:2: faults[0].card does not apply to kill, which takes nothing but a rank and when; leave it out",
+    ),
+    (FAULT % ("poison", ", line: 3"), "script:2: faults[0].card is missing: a line is the line of a card"),
+    (
+        FAULT % ("flip_doorbell", ", bit: 64"),
+        "script:2: faults[0].bit is 64 but should be below 64: flip_doorbell has no more bits",
+    ),
+    (
+        "faults: [" + "{kind: kill, rank: 0, when: {instruction: 0}}," * 64 + "]",
+        "script:1: faults is a list of 64 but should have at most 63 items",
+    ),
 )
 def test_a_defect_is_one_sentence_with_file_key_and_line(text: str, sentence: str) -> None:
     with pytest.raises(ConfigError) as refused:

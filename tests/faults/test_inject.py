@@ -28,6 +28,7 @@ from faults.inject.judge import judge
 from faults.inject.script import NatureRates, Script
 from faults.inject.sweep import everywhere, some, sweep
 from tests.helpers.commands import cxlemu
+from tests.helpers.tables import with_rows
 
 
 def script(kind: str, rank: int = 1, instruction: int = 0, call: int = 0, seed: int = 0, **fields: object) -> Script:
@@ -65,17 +66,14 @@ def test_what_must_be_survived_is(kind: str, instruction: int) -> None:
     assert verdict is SURVIVED or (verdict is ScenarioVerdict.NEVER and kind in ("evict", "prefetch", "land", "tear"))
 
 
-@pytest.mark.parametrize(
-    ("faults", "names"),
-    [
-        (script("kill", 0, WRITE), ["dead", "PeerLostError", "PeerLostError"]),
-        (script("crash", 1, FENCE), ["PeerLostError", "dead", "PeerLostError"]),
-        (script("poison", 1, READ), ["PoisonError"] * 3),
-        (script("lose_card", 2, READ, card=1), ["CardLostError"] * 3),
-        (script("skip_doorbell", 2, SIGNAL), ["DeadlineError"] * 3),
-        (script("link_down", 1, WAIT), ["PeerLostError", "LinkDownError", "PeerLostError"]),
-        (script("stall", 1, READ, seconds=3.0), ["PeerLostError"] * 3),
-    ],
+@with_rows(
+    (script("kill", 0, WRITE), ["dead", "PeerLostError", "PeerLostError"]),
+    (script("crash", 1, FENCE), ["PeerLostError", "dead", "PeerLostError"]),
+    (script("poison", 1, READ), ["PoisonError"] * 3),
+    (script("lose_card", 2, READ, card=1), ["CardLostError"] * 3),
+    (script("skip_doorbell", 2, SIGNAL), ["DeadlineError"] * 3),
+    (script("link_down", 1, WAIT), ["PeerLostError", "LinkDownError", "PeerLostError"]),
+    (script("stall", 1, READ, seconds=3.0), ["PeerLostError"] * 3),
     ids=lambda value: value.faults[0].kind if isinstance(value, Script) else "",
 )
 def test_what_must_be_detected_is_by_every_survivor(faults: Script, names: list[str]) -> None:
@@ -182,9 +180,7 @@ def test_a_run_in_turns_is_the_same_every_time() -> None:
     assert told[0] == told[1] and first.verdict is DETECTED
 
 
-@pytest.mark.parametrize(
-    ("kind", "instruction"), [("kill", SIGNAL), pytest.param("crash", READ, marks=pytest.mark.deep)]
-)
+@with_rows(("kill", SIGNAL), pytest.param("crash", READ, marks=pytest.mark.deep))
 def test_processes_are_killed_for_good(kind: str, instruction: int) -> None:
     faults = script(kind, 1, instruction)
     report = run(Scenario(collective="all_gather", script=faults, engine="native", launch="processes", deadline_s=3.0))
@@ -234,31 +230,28 @@ def test_poison_that_nobody_notices_is_silently_wrong(monkeypatch: pytest.Monkey
 HOSTS = (0, 1, 2)
 
 
-@pytest.mark.parametrize(
-    ("faults", "end", "verdict"),
-    [
-        (script("evict"), RankOutcome(RankEnd.WRONG, 3), ScenarioVerdict.SILENTLY_WRONG),
-        (script("evict"), RankOutcome(RankEnd.ERROR, error=DeadlineError("late")), ScenarioVerdict.WRONG_ERROR),
-        (script("poison"), RankOutcome(RankEnd.ERROR, error=PoisonError(0, 64)), ScenarioVerdict.DETECTED),
-        (script("poison"), RankOutcome(RankEnd.ERROR, error=LinkDownError(0)), ScenarioVerdict.WRONG_ERROR),
-        (script("poison"), RankOutcome(RankEnd.WRONG, 1), ScenarioVerdict.SILENTLY_WRONG),
-        (script("poison"), RankOutcome(RankEnd.HUNG, error=CancelledError("hangs")), ScenarioVerdict.HUNG),
-        (script("poison"), RankOutcome(RankEnd.ERROR, error=ValueError("?")), ScenarioVerdict.WRONG_ERROR),
-        (script("kill", 1), RankOutcome(RankEnd.ERROR, error=PeerLostError("lost", (1,))), ScenarioVerdict.DETECTED),
-        (script("kill", 1), RankOutcome(RankEnd.ERROR, error=PeerLostError("lost", (2,))), ScenarioVerdict.WRONG_ERROR),
-        (script("kill", 1), RankOutcome(RankEnd.DEAD), ScenarioVerdict.WRONG_ERROR),
-        (
-            script("stall", seconds=0.1),
-            RankOutcome(RankEnd.ERROR, error=DeadlineError("late")),
-            ScenarioVerdict.WRONG_ERROR,
-        ),
-        (
-            script("stall", seconds=0.4),
-            RankOutcome(RankEnd.ERROR, error=DeadlineError("late")),
-            ScenarioVerdict.DETECTED,
-        ),
-        (script("flip_payload"), RankOutcome(RankEnd.WRONG, 1), ScenarioVerdict.UNPROTECTED),
-    ],
+@with_rows(
+    (script("evict"), RankOutcome(RankEnd.WRONG, 3), ScenarioVerdict.SILENTLY_WRONG),
+    (script("evict"), RankOutcome(RankEnd.ERROR, error=DeadlineError("late")), ScenarioVerdict.WRONG_ERROR),
+    (script("poison"), RankOutcome(RankEnd.ERROR, error=PoisonError(0, 64)), ScenarioVerdict.DETECTED),
+    (script("poison"), RankOutcome(RankEnd.ERROR, error=LinkDownError(0)), ScenarioVerdict.WRONG_ERROR),
+    (script("poison"), RankOutcome(RankEnd.WRONG, 1), ScenarioVerdict.SILENTLY_WRONG),
+    (script("poison"), RankOutcome(RankEnd.HUNG, error=CancelledError("hangs")), ScenarioVerdict.HUNG),
+    (script("poison"), RankOutcome(RankEnd.ERROR, error=ValueError("?")), ScenarioVerdict.WRONG_ERROR),
+    (script("kill", 1), RankOutcome(RankEnd.ERROR, error=PeerLostError("lost", (1,))), ScenarioVerdict.DETECTED),
+    (script("kill", 1), RankOutcome(RankEnd.ERROR, error=PeerLostError("lost", (2,))), ScenarioVerdict.WRONG_ERROR),
+    (script("kill", 1), RankOutcome(RankEnd.DEAD), ScenarioVerdict.WRONG_ERROR),
+    (
+        script("stall", seconds=0.1),
+        RankOutcome(RankEnd.ERROR, error=DeadlineError("late")),
+        ScenarioVerdict.WRONG_ERROR,
+    ),
+    (
+        script("stall", seconds=0.4),
+        RankOutcome(RankEnd.ERROR, error=DeadlineError("late")),
+        ScenarioVerdict.DETECTED,
+    ),
+    (script("flip_payload"), RankOutcome(RankEnd.WRONG, 1), ScenarioVerdict.UNPROTECTED),
 )
 def test_every_end_is_held_against_what_is_owed(faults: Script, end: RankOutcome, verdict: ScenarioVerdict) -> None:
     happened = [Happened(0, faults.faults[0].rank, faults.faults[0].seconds or 0.0)]
@@ -318,13 +311,10 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.Monke
     assert "4 of 18 runs of 3 ranks" in result.stdout and "interrupted; 14 runs did not end" in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["nothing"], "unknown collective 'nothing'"),
-        (["barrier", "--variant", "naive"], "barrier has no variant 'naive'"),
-        (["--engine", "native", "--launch", "turns"], "--launch turns is for --engine reference"),
-    ],
+@with_rows(
+    (["nothing"], "unknown collective 'nothing'"),
+    (["barrier", "--variant", "naive"], "barrier has no variant 'naive'"),
+    (["--engine", "native", "--launch", "turns"], "--launch turns is for --engine reference"),
 )
 def test_bad_input_is_one_sentence(words: list[str], sentence: str) -> None:
     assert sentence in cxlemu("faults", "sweep", *words, code=2).output
@@ -343,16 +333,13 @@ def test_a_script_happens_to_an_ordinary_run(tmp_path: Path) -> None:
     assert "is lost" in cxlemu(*words, "--faults", file, code=1).output
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ([], "faults[0].rank is 7, but ranks are numbered 0 to 2"),
-        (["--launch", "env"], "--faults does not work with --launch env"),
-        (["--adversary", "3"], "which has an adversary of its own"),
-        (["--backend", "shm"], "faults[0].rank is 7"),
-    ],
+@with_rows(
+    ([], "faults[0].rank is 7, but ranks are numbered 0 to 2"),
+    (["--launch", "env"], "--faults does not work with --launch env"),
+    (["--adversary", "3"], "which has an adversary of its own"),
+    (["--backend", "shm"], "faults[0].rank is 7"),
 )
-def test_a_script_that_does_not_fit_the_run_is_refused(tmp_path: Path, words: list[str], sentence: str) -> None:
+def test_a_script_that_does_not_fit_the_run_is_refused(words: list[str], sentence: str, tmp_path: Path) -> None:
     file = tmp_path / "script.yaml"
     file.write_text("adversary: {}\n" + script("poison", 7).dump().replace("seed: 0\n", ""))
     given = {"RANK": "0", "WORLD_SIZE": "3"}
@@ -360,9 +347,7 @@ def test_a_script_that_does_not_fit_the_run_is_refused(tmp_path: Path, words: li
     assert sentence in result.output, result.output
 
 
-@pytest.mark.parametrize(
-    ("kind", "moves", "moves_none"), [("evict", 3, 0), ("prefetch", 0, 3), ("tear", 4, 0), ("land", None, 0)]
-)
+@with_rows(("evict", 3, 0), ("prefetch", 0, 3), ("tear", 4, 0), ("land", None, 0))
 def test_a_move_of_nature_that_moves_no_line_never_happened(kind: str, moves: int | None, moves_none: int) -> None:
     nothing = run(scenario("all_gather", script(kind, 1, moves_none), ranks=2))
     assert nothing.verdict is ScenarioVerdict.NEVER

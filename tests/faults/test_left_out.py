@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 from cxlemu.cli import main
 from cxlemu.plan.reduction import not_folded
 from faults.left_out import NotDone, left_out, together
+from tests.helpers.tables import with_rows
 
 NO_CLUSTERS = "these ranks make no two clusters of two or more"
 OWN = Path(__file__).parents[1] / "helpers/wrong_algorithms.py"
@@ -24,22 +25,18 @@ def words(result: Result) -> str:
     return " ".join(result.output.replace("#", "").split())
 
 
-@pytest.mark.parametrize(
-    ("named", "done", "sentences", "nowhere"),
-    [
-        ([None, None, None], [("a", "x", 2)], [], ""),
-        ([("a", "b"), None, None], [("a", "x", 2), ("b", "x", 2)], [], ""),
-        ([None, ("x", "y"), (2, 3)], [("a", "x", 2), ("b", "y", 3), ("b", "x", 3)], ["left out: y at n = 2: y2"], ""),
-        (
-            [None, ("x", "y"), (2, 3, 4)],
-            [("a", "x", 3)],
-            ["left out: x at n = 2: x2", "left out: x at n = 4: x4"]
-            + [f"left out: y at n = {n}: y{n}" for n in (2, 3, 4)],
-            "nothing was judged with y; n = 2, 4",
-        ),
-        ([("a",), ("x", "y"), None], [("a", "x", 2)], ["left out: a y: ay"], "nothing was judged with y"),
-        ([(), None, (2,)], [], [], "nothing was judged with n = 2"),
-    ],
+@with_rows(
+    ([None, None, None], [("a", "x", 2)], [], ""),
+    ([("a", "b"), None, None], [("a", "x", 2), ("b", "x", 2)], [], ""),
+    ([None, ("x", "y"), (2, 3)], [("a", "x", 2), ("b", "y", 3), ("b", "x", 3)], ["left out: y at n = 2: y2"], ""),
+    (
+        [None, ("x", "y"), (2, 3, 4)],
+        [("a", "x", 3)],
+        ["left out: x at n = 2: x2", "left out: x at n = 4: x4"] + [f"left out: y at n = {n}: y{n}" for n in (2, 3, 4)],
+        "nothing was judged with y; n = 2, 4",
+    ),
+    ([("a",), ("x", "y"), None], [("a", "x", 2)], ["left out: a y: ay"], "nothing was judged with y"),
+    ([(), None, (2,)], [], [], "nothing was judged with n = 2"),
 )
 def test_what_is_left_out(
     named: list[tuple[str | int, ...] | None],

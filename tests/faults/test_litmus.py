@@ -19,6 +19,7 @@ from faults.machine.state import MachineState, put, put2
 from faults.machine.steps import Machine, replay
 from faults.verdict import Verdict
 from tests.faults.test_litmus_shadow import documented
+from tests.helpers.tables import with_rows
 
 FILES = sorted((Path(__file__).parent / "litmus").glob("*.yaml"))
 BUDGET = Budget(states=5_000_000, seconds=60)
@@ -196,33 +197,30 @@ def without(*acts: Act) -> type[Machine]:
     return Kinder
 
 
-@pytest.mark.parametrize(
-    ("machine", "seen_by"),
-    [
-        (FenceWaitsForNothing, "MP"),
-        (FlushMarksOnlyWhatItPosts, "ONEHOST-pending"),
-        (FenceIsTheHosts, "FENCESCOPE"),
-        (FlushDropsAtOnce, "FLUSHREAD"),
-        (FlushKeepsTheLine, "FLUSHREAD-fenced"),
-        (PostedArriveNewestFirst, "OWNFLUSH"),
-        (FetchTakesThePool, "OWNPENDING"),
-        (WriteBackOfOneWord, "FALSESHARE"),
-        (InvalidateOnlyDrops, "MP-invpublishes"),
-        (InvalidateFencesAll, "MP-invotherline"),
-        (SignalFences, "MP-nofence"),
-        (SignalIsNotPushed, "SIGNAL-unfenced"),
-        (WaitLooksIntoThePoolOnly, "ONEHOST-wait"),
-        (FenceForgetsNonTemporalStores, "MP-nt"),
-        (StoreOvertakesNonTemporalStores, "NT-thenstore"),
-        (NonTemporalStoresAreTheHosts, "ONEHOST-nt"),
-        (NonTemporalStoresAreInvisible, "NT-own"),
-        (NonTemporalStoreLeavesTheLineDirty, "NT-afterstore"),
-        (CrashLosesNothingPosted, "CRASH-posted-lost"),
-        (CrashOfOneRank, "CRASH-neighbour"),
-        (without(Act.PREFETCH), "MP-noinv-prefetch"),
-        (without(Act.EVICT), "SAMELINE-flagfirst"),
-        (without(Act.DROP), "CoRR-noinv"),
-    ],
+@with_rows(
+    (FenceWaitsForNothing, "MP"),
+    (FlushMarksOnlyWhatItPosts, "ONEHOST-pending"),
+    (FenceIsTheHosts, "FENCESCOPE"),
+    (FlushDropsAtOnce, "FLUSHREAD"),
+    (FlushKeepsTheLine, "FLUSHREAD-fenced"),
+    (PostedArriveNewestFirst, "OWNFLUSH"),
+    (FetchTakesThePool, "OWNPENDING"),
+    (WriteBackOfOneWord, "FALSESHARE"),
+    (InvalidateOnlyDrops, "MP-invpublishes"),
+    (InvalidateFencesAll, "MP-invotherline"),
+    (SignalFences, "MP-nofence"),
+    (SignalIsNotPushed, "SIGNAL-unfenced"),
+    (WaitLooksIntoThePoolOnly, "ONEHOST-wait"),
+    (FenceForgetsNonTemporalStores, "MP-nt"),
+    (StoreOvertakesNonTemporalStores, "NT-thenstore"),
+    (NonTemporalStoresAreTheHosts, "ONEHOST-nt"),
+    (NonTemporalStoresAreInvisible, "NT-own"),
+    (NonTemporalStoreLeavesTheLineDirty, "NT-afterstore"),
+    (CrashLosesNothingPosted, "CRASH-posted-lost"),
+    (CrashOfOneRank, "CRASH-neighbour"),
+    (without(Act.PREFETCH), "MP-noinv-prefetch"),
+    (without(Act.EVICT), "SAMELINE-flagfirst"),
+    (without(Act.DROP), "CoRR-noinv"),
     ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
 def test_a_sentence_of_the_model_that_is_missing_is_noticed(machine: type[Machine], seen_by: str) -> None:
@@ -240,45 +238,42 @@ forbidden: [B.r == 0]
 """
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "says"),
-    [
-        ("", "", ""),
-        ("store x 1", "stroe x 1", "MP.yaml:4: hosts.A[0] 'stroe x 1' is not a step; its first word is one of store, "),
-        ("store x 1", "store x", "MP.yaml:4: hosts.A[0] 'store x' should be store WORD VALUE"),
-        ("store x 1", "store x -1", "'-1' should be a number from 0 to 1000000"),
-        ("store x 1", "store x 99999999", "should be a number from 0 to 1000000"),
-        ("store x 1", "store 1x 1", "'1x' should be a name such as x or flag_1"),
-        ("store x 1", "store and 1", "'and' should be a name"),
-        ("load x r", "load x 9", "'9' should be a name"),
-        ("load x r", "load x r, {a: b}", "MP.yaml:5: hosts.B[3] {'a': 'b'} is not a step"),
-        ("[store x 1, flush x, fence, signal f 1]", "7", "MP.yaml:4: hosts.A should be a list of at most 40 steps"),
-        ("[store x 1, flush x, fence, signal f 1]", str(["fence"] * 41), "should be a list of at most 40 steps"),
-        ("A:", "A-1:", "'A-1' should be a name"),
-        ("name: MP", "", "MP.yaml:1: name is missing or empty"),
-        ("name: MP", "name: 7", "MP.yaml:2: name is 7 but should be text"),
-        ("name: MP", "nmae: MP", "MP.yaml:2: nmae is not a known key; write one of name, doc, lines"),
-        ("name: MP", "name: MP\nhangs: maybe", "hangs is 'maybe' but should be allowed or forbidden"),
-        ("name: MP", "name: MP\nlines: {L: x}", "lines.L is 'x' but should be a list of words such as [x, y]"),
-        ("name: MP", "name: MP\nlines: {L: [x, x]}", "lines.L[1] x stands in two places"),
-        ("name: MP", "name: MP\ninitial: {x: one}", "initial.x is 'one' but should be a number from 0 to 1000000"),
-        ("name: MP", "name: MP\ninitial: {x: 1000001}", "initial.x is 1000001 but should be a number from 0 to"),
-        ("forbidden: [B.r == 0]", "", "no outcome is expected: write allowed, forbidden or hangs"),
-        ("B.r == 0", "B.r = 0", "MP.yaml:6: forbidden[0] 'B.r = 0' is not a condition such as"),
-        ("B.r == 0", "B.q == 0", "there is no B.q; there are B.r, f, x"),
-        ("B.r == 0", "B.r", "it takes comparisons, and, or, not"),
-        ("B.r == 0", "B.r == 'a'", "it compares registers, words and whole numbers"),
-        ("B.r == 0", "__import__('os').abort() == 0", "it compares registers, words and whole numbers"),
-        ("B.r == 0", "x == 0" + " and x == 0" * 50, "is longer than 500 characters"),
-        ("[B.r == 0]", "[[]]", "forbidden[0] [] is not a condition"),
-        ("forbidden: [B.r == 0]", "forbidden: B.r == 0", "forbidden is 'B.r == 0' but should be a list"),
-        ("A: [", "A: {p: [load y r], q: [load y r]}\n  C: [", "A.p also loads A.r; give it another name"),
-        ("A: [", "".join(f"H{n}: []\n  " for n in range(7)) + "A: [", "is one rank too many: at most 8"),
-        ("A: [", f"C: [{', '.join(f'flush w{n}' for n in range(17))}]\n  A: [", "is one word too many: at most 16"),
-        ("[B.r == 0]", "*somewhere", "MP.yaml:6: not plain YAML: aliases are not allowed"),
-    ],
+@with_rows(
+    ("", "", ""),
+    ("store x 1", "stroe x 1", "MP.yaml:4: hosts.A[0] 'stroe x 1' is not a step; its first word is one of store, "),
+    ("store x 1", "store x", "MP.yaml:4: hosts.A[0] 'store x' should be store WORD VALUE"),
+    ("store x 1", "store x -1", "'-1' should be a number from 0 to 1000000"),
+    ("store x 1", "store x 99999999", "should be a number from 0 to 1000000"),
+    ("store x 1", "store 1x 1", "'1x' should be a name such as x or flag_1"),
+    ("store x 1", "store and 1", "'and' should be a name"),
+    ("load x r", "load x 9", "'9' should be a name"),
+    ("load x r", "load x r, {a: b}", "MP.yaml:5: hosts.B[3] {'a': 'b'} is not a step"),
+    ("[store x 1, flush x, fence, signal f 1]", "7", "MP.yaml:4: hosts.A should be a list of at most 40 steps"),
+    ("[store x 1, flush x, fence, signal f 1]", str(["fence"] * 41), "should be a list of at most 40 steps"),
+    ("A:", "A-1:", "'A-1' should be a name"),
+    ("name: MP", "", "MP.yaml:1: name is missing or empty"),
+    ("name: MP", "name: 7", "MP.yaml:2: name is 7 but should be text"),
+    ("name: MP", "nmae: MP", "MP.yaml:2: nmae is not a known key; write one of name, doc, lines"),
+    ("name: MP", "name: MP\nhangs: maybe", "hangs is 'maybe' but should be allowed or forbidden"),
+    ("name: MP", "name: MP\nlines: {L: x}", "lines.L is 'x' but should be a list of words such as [x, y]"),
+    ("name: MP", "name: MP\nlines: {L: [x, x]}", "lines.L[1] x stands in two places"),
+    ("name: MP", "name: MP\ninitial: {x: one}", "initial.x is 'one' but should be a number from 0 to 1000000"),
+    ("name: MP", "name: MP\ninitial: {x: 1000001}", "initial.x is 1000001 but should be a number from 0 to"),
+    ("forbidden: [B.r == 0]", "", "no outcome is expected: write allowed, forbidden or hangs"),
+    ("B.r == 0", "B.r = 0", "MP.yaml:6: forbidden[0] 'B.r = 0' is not a condition such as"),
+    ("B.r == 0", "B.q == 0", "there is no B.q; there are B.r, f, x"),
+    ("B.r == 0", "B.r", "it takes comparisons, and, or, not"),
+    ("B.r == 0", "B.r == 'a'", "it compares registers, words and whole numbers"),
+    ("B.r == 0", "__import__('os').abort() == 0", "it compares registers, words and whole numbers"),
+    ("B.r == 0", "x == 0" + " and x == 0" * 50, "is longer than 500 characters"),
+    ("[B.r == 0]", "[[]]", "forbidden[0] [] is not a condition"),
+    ("forbidden: [B.r == 0]", "forbidden: B.r == 0", "forbidden is 'B.r == 0' but should be a list"),
+    ("A: [", "A: {p: [load y r], q: [load y r]}\n  C: [", "A.p also loads A.r; give it another name"),
+    ("A: [", "".join(f"H{n}: []\n  " for n in range(7)) + "A: [", "is one rank too many: at most 8"),
+    ("A: [", f"C: [{', '.join(f'flush w{n}' for n in range(17))}]\n  A: [", "is one word too many: at most 16"),
+    ("[B.r == 0]", "*somewhere", "MP.yaml:6: not plain YAML: aliases are not allowed"),
 )
-def test_what_is_no_litmus_test_is_said_in_one_sentence(tmp_path: Path, old: str, new: str, says: str) -> None:
+def test_what_is_no_litmus_test_is_said_in_one_sentence(old: str, new: str, says: str, tmp_path: Path) -> None:
     file = tmp_path / "MP.yaml"
     file.write_text(MP.replace(old, new, 1) if old else MP)
     if not says:
@@ -323,17 +318,14 @@ def test_any_other_text_is_refused(text: str) -> None:
         assert str(error)
 
 
-@pytest.mark.parametrize(
-    ("text", "truth"),
-    [
-        ("A.r == 1 and A.r == 0", "false"),
-        ("x < 1 and x > 0", "false"),
-        ("A.r < x and x < y and y < A.r", "false"),
-        ("A.r < x < y < 2", "false"),
-        ("A.r == A.r", "true"),
-        ("x >= 0", "true"),
-        ("not x == 1 or x == 1", "true"),
-    ],
+@with_rows(
+    ("A.r == 1 and A.r == 0", "false"),
+    ("x < 1 and x > 0", "false"),
+    ("A.r < x and x < y and y < A.r", "false"),
+    ("A.r < x < y < 2", "false"),
+    ("A.r == A.r", "true"),
+    ("x >= 0", "true"),
+    ("not x == 1 or x == 1", "true"),
 )
 def test_a_condition_that_is_the_same_at_every_end_is_refused(text: str, truth: str) -> None:
     with pytest.raises(ValueError, match=f"it is {truth} at every end"):

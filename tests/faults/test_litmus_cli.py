@@ -12,6 +12,7 @@ from faults.litmus.run import LitmusResult, run
 from faults.machine.schedule import from_json
 from faults.machine.steps import Machine, replay
 from tests.helpers.commands import cxlemu, with_json
+from tests.helpers.tables import with_rows
 
 LITMUS = Path(__file__).parent / "litmus"
 
@@ -54,16 +55,13 @@ def test_a_witness_in_json_replays(tmp_path: Path) -> None:
     assert row["outcomes"] == [{"x": 0, "y": 1}, {"x": 1, "y": 0}, {"x": 1, "y": 1}]
 
 
-@pytest.mark.parametrize(
-    ("name", "wrong", "says"),
-    [
-        ("MP", "allowed: [B.r == 0]", "allowed B.r == 0: not seen"),
-        ("MP", "forbidden: [B.r == 1]", "forbidden B.r == 1: seen"),
-        ("MP", "hangs: allowed", "no execution seen that hangs"),
-        ("SIGNAL-missing", "hangs: forbidden", "B cannot go on, and nothing is under way"),
-    ],
+@with_rows(
+    ("MP", "allowed: [B.r == 0]", "allowed B.r == 0: not seen"),
+    ("MP", "forbidden: [B.r == 1]", "forbidden B.r == 1: seen"),
+    ("MP", "hangs: allowed", "no execution seen that hangs"),
+    ("SIGNAL-missing", "hangs: forbidden", "B cannot go on, and nothing is under way"),
 )
-def test_what_is_not_as_expected_is_told(tmp_path: Path, name: str, wrong: str, says: str) -> None:
+def test_what_is_not_as_expected_is_told(name: str, wrong: str, says: str, tmp_path: Path) -> None:
     head = (LITMUS / f"{name}.yaml").read_text().split("allowed:")[0].split("hangs:")[0]
     file = tmp_path / "wrong.yaml"
     file.write_text(head + wrong + "\n")
@@ -95,14 +93,11 @@ def test_a_witness_that_was_asked_for() -> None:
 HANGS = "name: H\nhosts: {A: [wait f 1], B: [load x r]}\nhangs: allowed\n"
 
 
-@pytest.mark.parametrize(
-    ("test", "arguments", "code", "says"),
-    [
-        (HANGS, [], 0, "no execution ends"),
-        (HANGS + "forbidden: [B.r == 1]", [], 3, "forbidden B.r == 1: not seen; no execution ends"),
-        (HANGS + "allowed: [B.r == 0]", [], 1, "allowed B.r == 0: not seen; no execution ends"),
-        ((LITMUS / "MP.yaml").read_text(), ["--witness", "B.r == 5"], 3, "MP: no execution ends with B.r == 5"),
-    ],
+@with_rows(
+    (HANGS, [], 0, "no execution ends"),
+    (HANGS + "forbidden: [B.r == 1]", [], 3, "forbidden B.r == 1: not seen; no execution ends"),
+    (HANGS + "allowed: [B.r == 0]", [], 1, "allowed B.r == 0: not seen; no execution ends"),
+    ((LITMUS / "MP.yaml").read_text(), ["--witness", "B.r == 5"], 3, "MP: no execution ends with B.r == 5"),
 )
 def test_what_judges_nothing_is_no_success(
     test: str, arguments: list[str], code: int, says: str, tmp_path: Path
@@ -114,18 +109,15 @@ def test_what_judges_nothing_is_no_success(
     assert verdict == {0: "ok", 1: "violation", 3: "unknown"}[code]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ([], "Missing argument"),
-        (["nowhere.yaml"], "nowhere.yaml: No such file or directory; give a litmus test file"),
-        (["EMPTY"], "holds no .yaml file"),
-        (["MP", "--witness", "B.q == 0"], "there is no B.q; there are B.r, f, x, in "),
-        (["MP", "--json", "/nowhere/x"], "--json /nowhere/x cannot be written"),
-        (["MP", "--budget", "0"], "'0' is not a time above 0"),
-    ],
+@with_rows(
+    ([], "Missing argument"),
+    (["nowhere.yaml"], "nowhere.yaml: No such file or directory; give a litmus test file"),
+    (["EMPTY"], "holds no .yaml file"),
+    (["MP", "--witness", "B.q == 0"], "there is no B.q; there are B.r, f, x, in "),
+    (["MP", "--json", "/nowhere/x"], "--json /nowhere/x cannot be written"),
+    (["MP", "--budget", "0"], "'0' is not a time above 0"),
 )
-def test_bad_input_gets_one_sentence(tmp_path: Path, arguments: list[str], says: str) -> None:
+def test_bad_input_gets_one_sentence(arguments: list[str], says: str, tmp_path: Path) -> None:
     there = {"EMPTY": str(tmp_path), "MP": str(LITMUS / "MP.yaml")}
     done = litmus(*(there.get(argument, argument) for argument in arguments), code=2)
     assert says in done.output

@@ -37,6 +37,7 @@ from faults.verdict import Verdict
 from tests.faults.test_litmus_emulated import random_program
 from tests.helpers.card_files import blank_cards, device_flags, pool_of
 from tests.helpers.commands import cxlemu, with_json
+from tests.helpers.tables import with_rows
 from tests.helpers.tiers import PATIENT_S, examples
 from tests.machine.test_launchers import environment
 
@@ -110,15 +111,12 @@ def handover(possible: frozenset[tuple[int, ...]] | None = None) -> Histogram:
     return Histogram(LitmusTask(read(HANDOVER), possible))  # B.r, x, f
 
 
-@pytest.mark.parametrize(
-    ("possible", "counts", "verdict"),
-    [
-        (None, {(1, 1, 1): 5}, Verdict.OK),
-        (None, {(1, 1, 1): 5, (0, 1, 1): 1}, Verdict.VIOLATION),
-        (frozenset({(1, 1, 1)}), {(1, 1, 1): 5}, Verdict.OK),
-        (frozenset({(1, 1, 1)}), {(1, 1, 1): 5, (1, 0, 1): 1}, Verdict.VIOLATION),
-        (frozenset({(1, 1, 1)}), {}, Verdict.UNKNOWN),
-    ],
+@with_rows(
+    (None, {(1, 1, 1): 5}, Verdict.OK),
+    (None, {(1, 1, 1): 5, (0, 1, 1): 1}, Verdict.VIOLATION),
+    (frozenset({(1, 1, 1)}), {(1, 1, 1): 5}, Verdict.OK),
+    (frozenset({(1, 1, 1)}), {(1, 1, 1): 5, (1, 0, 1): 1}, Verdict.VIOLATION),
+    (frozenset({(1, 1, 1)}), {}, Verdict.UNKNOWN),
 )
 def test_an_outcome_that_is_forbidden_or_foreign_is_a_violation(
     possible: Any, counts: dict[tuple[int, ...], int], verdict: Verdict
@@ -149,16 +147,13 @@ def test_observations_count_rounds() -> None:
 # --- who runs what, where --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("hosts", "machines", "ranks"),
-    [
-        ((0, 1), (7, 7), (0, 1)),
-        ((0, 1), (7, 7, 9, 9), (0, 2)),
-        ((0, 0, 1), (7, 9, 9), (1, 2, 0)),
-        ((0, 1, 1), (7, 7, 9, 9), (2, 0, 1)),
-        ((0, 0), (7, 9), None),
-        ((0, 1, 2), (7, 7), None),
-    ],
+@with_rows(
+    ((0, 1), (7, 7), (0, 1)),
+    ((0, 1), (7, 7, 9, 9), (0, 2)),
+    ((0, 0, 1), (7, 9, 9), (1, 2, 0)),
+    ((0, 1, 1), (7, 7, 9, 9), (2, 0, 1)),
+    ((0, 0), (7, 9), None),
+    ((0, 1, 2), (7, 7), None),
 )
 def test_threads_of_a_host_share_a_machine_and_hosts_do_not(
     hosts: tuple[int, ...], machines: tuple[int, ...], ranks: tuple[int, ...] | None
@@ -320,22 +315,19 @@ def test_what_the_model_does_not_have_is_exit_1(monkeypatch: pytest.MonkeyPatch)
     assert "50 ended as the memory model does not" in done.output
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--rounds", "5"], "--rounds goes with --backend"),
-        (["--device", "x"], "--device goes with --backend"),
-        (["--backend", "shm", "--witness", "x == 1"], "--witness is for the search, not for --backend"),
-        (["--backend", "shm", "--engine", "reference"], "--engine is for the search, not for --backend"),
-        (["--backend", "shm", "--device", "x"], "devices and their pool are for the backend"),
-        (["--backend", "emulated"], "--backend emulated is software: leave it out"),
-        (["--backend", "dax"], "give --device once for every card"),
-        (["--backend", "dax", "--device", "/nowhere/x"], "/nowhere/x"),
-        (["--backend", "shm", "-n", "1"], "1 rank takes part, and the smallest of these tests takes 2"),
-        (["--backend", "shm", "--rounds", "0"], "0 is not in the range"),
-        (["--backend", "shm", "--json", "/nowhere/x"], "--json /nowhere/x cannot be written"),
-        (["--backend", "nothing"], "'nothing' is not one of"),
-    ],
+@with_rows(
+    (["--rounds", "5"], "--rounds goes with --backend"),
+    (["--device", "x"], "--device goes with --backend"),
+    (["--backend", "shm", "--witness", "x == 1"], "--witness is for the search, not for --backend"),
+    (["--backend", "shm", "--engine", "reference"], "--engine is for the search, not for --backend"),
+    (["--backend", "shm", "--device", "x"], "devices and their pool are for the backend"),
+    (["--backend", "emulated"], "--backend emulated is software: leave it out"),
+    (["--backend", "dax"], "give --device once for every card"),
+    (["--backend", "dax", "--device", "/nowhere/x"], "/nowhere/x"),
+    (["--backend", "shm", "-n", "1"], "1 rank takes part, and the smallest of these tests takes 2"),
+    (["--backend", "shm", "--rounds", "0"], "0 is not in the range"),
+    (["--backend", "shm", "--json", "/nowhere/x"], "--json /nowhere/x cannot be written"),
+    (["--backend", "nothing"], "'nothing' is not one of"),
 )
 def test_bad_input_gets_one_sentence(arguments: list[str], says: str) -> None:
     done = litmus(HANDOVER, *arguments, code=2)

@@ -50,6 +50,7 @@ from faults.prove import prove, prove_calls
 from faults.verdict import Verdict
 from faults.zero_copy_calls import HEAP_INPUT
 from tests.helpers.commands import cxlemu, with_json
+from tests.helpers.tables import with_rows
 
 NAIVE = MutationCase("all_gather", "naive", 2)
 BELLS = (*WAITS, *RINGS)
@@ -323,36 +324,30 @@ def judged(case: MutationCase, op: Op, kind: str) -> set[Fate]:
     }
 
 
-@pytest.mark.parametrize(
-    ("op", "kind", "fate"),
-    [
-        (Op.FLUSH, "delete", Fate.CONFIRMED),
-        (Op.FLUSH, "duplicate", Fate.EQUIVALENT),
-        (Op.FLUSH, "narrow", Fate.CONFIRMED),
-        (Op.FLUSH, "later", Fate.CONFIRMED),  # after the fence
-        (Op.FENCE, "later", Fate.CONFIRMED),  # after the signal
-        (Op.INVALIDATE, "later", Fate.CONFIRMED),  # after the read
-        (Op.WAIT, "later", Fate.CONFIRMED),  # after the invalidate
-        (Op.WAIT, "rank+1", Fate.CONFIRMED),
-        (Op.WAIT, "value-1", Fate.REFUSED),
-        (Op.SIGNAL, "duplicate", Fate.REFUSED),
-        (Op.FLUSH, "narrow-first", Fate.CONFIRMED),
-        (Op.COPY, "round=0", Fate.CONFIRMED),
-    ],
+@with_rows(
+    (Op.FLUSH, "delete", Fate.CONFIRMED),
+    (Op.FLUSH, "duplicate", Fate.EQUIVALENT),
+    (Op.FLUSH, "narrow", Fate.CONFIRMED),
+    (Op.FLUSH, "later", Fate.CONFIRMED),  # after the fence
+    (Op.FENCE, "later", Fate.CONFIRMED),  # after the signal
+    (Op.INVALIDATE, "later", Fate.CONFIRMED),  # after the read
+    (Op.WAIT, "later", Fate.CONFIRMED),  # after the invalidate
+    (Op.WAIT, "rank+1", Fate.CONFIRMED),
+    (Op.WAIT, "value-1", Fate.REFUSED),
+    (Op.SIGNAL, "duplicate", Fate.REFUSED),
+    (Op.FLUSH, "narrow-first", Fate.CONFIRMED),
+    (Op.COPY, "round=0", Fate.CONFIRMED),
 )
 def test_what_becomes_of_each_kind(op: Op, kind: str, fate: Fate) -> None:
     assert judged(NAIVE, op, kind) == {fate}
 
 
-@pytest.mark.parametrize(
-    ("kind", "fate"),
-    [
-        ("sources=ab", Fate.EQUIVALENT),  # a + b is b + a
-        ("sources=bc", Fate.CONFIRMED),
-        ("sources=ac", Fate.CONFIRMED),
-        ("repeat", Fate.EQUIVALENT),  # the result is no source of it
-        ("read+1=b", Fate.CONFIRMED),
-    ],
+@with_rows(
+    ("sources=ab", Fate.EQUIVALENT),  # a + b is b + a
+    ("sources=bc", Fate.CONFIRMED),
+    ("sources=ac", Fate.CONFIRMED),
+    ("repeat", Fate.EQUIVALENT),  # the result is no source of it
+    ("read+1=b", Fate.CONFIRMED),
 )
 def test_what_becomes_of_folds_of_three(kind: str, fate: Fate) -> None:
     assert judged(MutationCase("all_reduce", "all", 3), Op.REDUCE, kind) == {fate}
@@ -574,20 +569,17 @@ def test_the_command_shows_one_mutant_with_a_schedule_that_replays() -> None:
     assert execute(plans, from_json(json.loads(line[len("schedule: ") :]))).kind is CounterexampleKind.WRONG
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["bcast"], "unknown collective 'bcast'"),
-        (["--variant", "fast"], "no variant 'fast'"),
-        (["barrier", "--variant", "naive"], "it has line"),
-        (["-n", "1"], "2 to 8"),
-        (["-n", "3-2"], "2 to 8"),
-        (["--case", "nothing"], "no case 'nothing'"),
-        (["--mutant", "0.0.0:delete"], "add --case, such as --case 'all_gather "),
-        (["--case", str(NAIVE), "--mutant", "0.0.0"], "RANK.STREAM.AT:KIND"),
-        (["--case", str(NAIVE), "--mutant", "0.0.0:delete"], "has no mutant 0.0.0:delete: one that it has is 0.0."),
-        (["--json", "/nowhere/mutants.json"], "cannot be written"),
-    ],
+@with_rows(
+    (["bcast"], "unknown collective 'bcast'"),
+    (["--variant", "fast"], "no variant 'fast'"),
+    (["barrier", "--variant", "naive"], "it has line"),
+    (["-n", "1"], "2 to 8"),
+    (["-n", "3-2"], "2 to 8"),
+    (["--case", "nothing"], "no case 'nothing'"),
+    (["--mutant", "0.0.0:delete"], "add --case, such as --case 'all_gather "),
+    (["--case", str(NAIVE), "--mutant", "0.0.0"], "RANK.STREAM.AT:KIND"),
+    (["--case", str(NAIVE), "--mutant", "0.0.0:delete"], "has no mutant 0.0.0:delete: one that it has is 0.0."),
+    (["--json", "/nowhere/mutants.json"], "cannot be written"),
 )
 def test_bad_input_is_one_sentence(arguments: list[str], says: str) -> None:
     result = cxlemu("mutate", *arguments, code=2)
@@ -603,16 +595,13 @@ def test_forms_in_which_a_variant_synchronizes() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("collective", "variant"),
-    [
-        ("all_reduce", "two_shot"),
-        ("all_reduce", "zero_copy"),
-        ("all_reduce", "rabenseifner"),
-        ("all_to_all", "pairwise"),
-        ("broadcast", "line"),
-        ("all_reduce", "hierarchical"),
-    ],
+@with_rows(
+    ("all_reduce", "two_shot"),
+    ("all_reduce", "zero_copy"),
+    ("all_reduce", "rabenseifner"),
+    ("all_to_all", "pairwise"),
+    ("broadcast", "line"),
+    ("all_reduce", "hierarchical"),
 )
 def test_a_variant_under_another_name_has_the_same_cases_and_plans(
     collective: str, variant: str, monkeypatch: pytest.MonkeyPatch

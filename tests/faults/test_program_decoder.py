@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cxlemu import _native
+from tests.helpers.tables import with_rows
 from tests.helpers.x86 import KINDS, Line, Probe, disassembly, kind_of, loaded_files, operand_bytes
 
 pytestmark = [
@@ -110,10 +111,8 @@ def test_an_instruction_has_its_length_its_kind_and_what_it_stores(probe: Probe,
         assert probe.decode(bytes.fromhex(code)[:room]).length == 0
 
 
-@pytest.mark.parametrize(
-    "code", ["06", "60", "d6", "0f 04", "c4 e0 78 10", "66 c5 f9 e7 07", "f0 62 f1 7d 48 e7 07", "2e " * 15]
-)
-def test_what_is_no_instruction_has_no_length(probe: Probe, code: str) -> None:
+@with_rows("06", "60", "d6", "0f 04", "c4 e0 78 10", "66 c5 f9 e7 07", "f0 62 f1 7d 48 e7 07", "2e " * 15)
+def test_what_is_no_instruction_has_no_length(code: str, probe: Probe) -> None:
     assert probe.decode(bytes.fromhex(code) + bytes(15 * (not code.startswith("2e")))).length == 0
 
 

@@ -22,6 +22,7 @@ from faults.programs.picture import picture
 from faults.programs.positions import Position, SourcePlace, located
 from faults.programs.reports import Checked, ProgramReport
 from faults.verdict import Verdict
+from tests.helpers.tables import with_rows
 
 UNSHOWN = {"out-of-room", "invalidate-overtakes", "lost-in-crash", "assertion", "invariant", "not-linearizable"}
 UNSHOWN |= {"copy-not-ended"}
@@ -182,11 +183,9 @@ def test_what_a_program_states_of_itself_comes_after_the_causes(told: Callable[.
     assert kinds == ["not-flushed", "no-invalidate", "assertion", "invariant"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "own", "other"), [("not-flushed", "store", "access"), ("no-invalidate", "access", "store")]
-)
+@with_rows(("not-flushed", "store", "access"), ("no-invalidate", "access", "store"))
 def test_one_mistake_is_one_finding_with_all_its_stores_and_loads(
-    told: Callable[..., ProgramReport], kind: str, own: str, other: str
+    kind: str, own: str, other: str, told: Callable[..., ProgramReport]
 ) -> None:
     """One instruction is missing where the side at fault is the same; or the other side, and what told of it."""
 
@@ -302,18 +301,15 @@ def test_suppressed_findings_of_one_place_are_one_line(told: Callable[..., Progr
     assert words.text(report) == "suppressed: no-invalidate at queue.c:15 in f_access: known (2 findings)\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("no-invalidate ring.c:12", "list:1: the reason is missing"),
-        ("no-invalidate ring.c:12 #  ", "list:1: the reason is missing"),
-        ("\nno-invalid ring.c:12 # x", "list:2: there is no kind 'no-invalid'"),
-        ("ring.c # x", "list:1: write a kind, a place and a reason"),
-        ("a b c # x", "list:1: write a kind"),
-        ("\xff", "not UTF-8"),
-    ],
+@with_rows(
+    ("no-invalidate ring.c:12", "list:1: the reason is missing"),
+    ("no-invalidate ring.c:12 #  ", "list:1: the reason is missing"),
+    ("\nno-invalid ring.c:12 # x", "list:2: there is no kind 'no-invalid'"),
+    ("ring.c # x", "list:1: write a kind, a place and a reason"),
+    ("a b c # x", "list:1: write a kind"),
+    ("\xff", "not UTF-8"),
 )
-def test_a_suppression_without_a_reason_is_bad_input(tmp_path: Path, text: str, says: str) -> None:
+def test_a_suppression_without_a_reason_is_bad_input(text: str, says: str, tmp_path: Path) -> None:
     file = tmp_path / "list"
     file.write_bytes(text.encode("latin-1"))
     with pytest.raises(ConfigError, match=re.escape(says)):

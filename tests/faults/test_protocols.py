@@ -51,6 +51,7 @@ from faults.protocols.reports import REPORT_BYTES, Reports
 from faults.protocols.run import ProtocolRun, run
 from tests.helpers import commands
 from tests.helpers.card_files import blank_cards, device_flags, pool_of
+from tests.helpers.tables import with_rows
 from tests.machine.test_launchers import environment, torchrun
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "protocols").glob("*.py"))
@@ -222,9 +223,13 @@ def crashes(rank: int, ranks: int) -> Steps[int]:
 
 
 @pytest.mark.deep(rows=lambda tested: tested not in (store_buffers, scope))
-@pytest.mark.parametrize(
-    ("tested", "ranks"),
-    [(lazy, 2), (store_buffers, 2), (one_line, 2), (scope, 3), (dirty_neighbours, 4), (crashes, 2)],
+@with_rows(
+    (lazy, 2),
+    (store_buffers, 2),
+    (one_line, 2),
+    (scope, 3),
+    (dirty_neighbours, 4),
+    (crashes, 2),
     ids=lambda value: value.name if isinstance(value, RankProtocol) else None,
 )
 def test_every_run_ends_as_an_execution_of_the_explorer(tested: RankProtocol, ranks: int) -> None:
@@ -426,15 +431,12 @@ def test_every_run_begins_with_the_same_memory() -> None:
         assert run_.endings == (Ending(How.RETURNED, "(1, 0, 2)"),) * 2
 
 
-@pytest.mark.parametrize(
-    ("operation", "result", "says"),
-    [
-        (Load("z"), 0, "wrong, rank 1: there is no word 'z', only x"),
-        (Store("x", 2**31), 0, "x can hold 0 to 2147483647, not 2147483648"),
-        ("fence", 0, "wrong, rank 1 yields 'fence': yield operations such as Load('x')"),
-        (Fence(), object, "wrong, rank 1 returns <class 'object'>: for `final`, return numbers, text"),
-        (Fence(), "x" * TEXT_CHARS, "of them, 800 characters at most"),
-    ],
+@with_rows(
+    (Load("z"), 0, "wrong, rank 1: there is no word 'z', only x"),
+    (Store("x", 2**31), 0, "x can hold 0 to 2147483647, not 2147483648"),
+    ("fence", 0, "wrong, rank 1 yields 'fence': yield operations such as Load('x')"),
+    (Fence(), object, "wrong, rank 1 returns <class 'object'>: for `final`, return numbers, text"),
+    (Fence(), "x" * TEXT_CHARS, "of them, 800 characters at most"),
 )
 def test_what_no_rank_can_do_is_refused_at_once(operation: Any, result: Any, says: str) -> None:
     @protocol("x", final=lambda memory, results: None)
@@ -496,19 +498,16 @@ def test_reports_come_back_as_they_were() -> None:
     assert told.read() == endings
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        b"",
-        b"{",
-        b"[]",
-        b'{"how": "returned"}',
-        b'{"how": "won", "result": "", "text": "", "where": ""}',
-        b'{"how": "returned", "result": 1, "text": "", "where": ""}',
-        b'{"how": "returned", "result": "' + b"x" * 801 + b'", "text": "", "where": ""}',
-        b"[" * 20_000,
-        b"\xff\xfe",
-    ],
+@with_rows(
+    b"",
+    b"{",
+    b"[]",
+    b'{"how": "returned"}',
+    b'{"how": "won", "result": "", "text": "", "where": ""}',
+    b'{"how": "returned", "result": 1, "text": "", "where": ""}',
+    b'{"how": "returned", "result": "' + b"x" * 801 + b'", "text": "", "where": ""}',
+    b"[" * 20_000,
+    b"\xff\xfe",
 )
 def test_a_damaged_report_is_found(text: bytes) -> None:
     told, card = reports()
@@ -651,27 +650,24 @@ def test_a_rank_that_dies_is_named(tmp_path: Path) -> None:
     assert "rank 1 was killed by SIGKILL" in cxlemu("--protocol", f"{file}:dies", "--deadline-s", "2", code=1).output
 
 
-@pytest.mark.parametrize(
-    ("flags", "says"),
-    [
-        (["nowhere.py:f"], "--protocol nowhere.py:f: there is no file nowhere.py"),
-        (["nowhere"], "--protocol takes FILE.py:function, not 'nowhere'"),
-        (["FILE:nothing"], "has no 'nothing' decorated with @protocol"),
-        (["FILE:fixd"], "has no 'fixd'; did you mean fixed?"),
-        (["FILE:fixed", "--variant", "all"], "--variant does not go with --protocol"),
-        (["FILE:fixed", "-b", "1K"], "--minbytes does not go with --protocol"),
-        (["FILE:fixed", "--pace"], "--pace does not go with --protocol"),
-        (["FILE:fixed", "all_reduce"], "a collective does not go with --protocol"),
-        (["FILE:fixed", "--adversary", "luck"], "--adversary takes a number that is not negative, or 'off'"),
-        (["FILE:fixed", "--adversary", "off", "--seeds", "3"], "--seeds seed an adversary, and this run has none"),
-        (["FILE:fixed", "--backend", "shm", "--seeds", "3"], "--seeds seed an adversary, and this run has none"),
-        (["FILE:fixed", "--seeds", "1000", "--repeat", "101"], "are too many runs: 100000 at most"),
-        (["FILE:fixed", "--seeds", "0"], "0 is not in the range x>=1"),
-        (["FILE:fixed", "-n", "3", "-c", "laptop"], "laptop has 2 hosts, but 3 ranks of fixed are on 3"),
-        (["FILE:fixed", "-c", "nowhere"], "is neither a file nor a shipped topology"),
-        (["FILE:fixed", "--backend", "dax"], "give --device once for every card"),
-        (["FILE:fixed", "--json", "/nowhere/x"], "--json /nowhere/x cannot be written"),
-    ],
+@with_rows(
+    (["nowhere.py:f"], "--protocol nowhere.py:f: there is no file nowhere.py"),
+    (["nowhere"], "--protocol takes FILE.py:function, not 'nowhere'"),
+    (["FILE:nothing"], "has no 'nothing' decorated with @protocol"),
+    (["FILE:fixd"], "has no 'fixd'; did you mean fixed?"),
+    (["FILE:fixed", "--variant", "all"], "--variant does not go with --protocol"),
+    (["FILE:fixed", "-b", "1K"], "--minbytes does not go with --protocol"),
+    (["FILE:fixed", "--pace"], "--pace does not go with --protocol"),
+    (["FILE:fixed", "all_reduce"], "a collective does not go with --protocol"),
+    (["FILE:fixed", "--adversary", "luck"], "--adversary takes a number that is not negative, or 'off'"),
+    (["FILE:fixed", "--adversary", "off", "--seeds", "3"], "--seeds seed an adversary, and this run has none"),
+    (["FILE:fixed", "--backend", "shm", "--seeds", "3"], "--seeds seed an adversary, and this run has none"),
+    (["FILE:fixed", "--seeds", "1000", "--repeat", "101"], "are too many runs: 100000 at most"),
+    (["FILE:fixed", "--seeds", "0"], "0 is not in the range x>=1"),
+    (["FILE:fixed", "-n", "3", "-c", "laptop"], "laptop has 2 hosts, but 3 ranks of fixed are on 3"),
+    (["FILE:fixed", "-c", "nowhere"], "is neither a file nor a shipped topology"),
+    (["FILE:fixed", "--backend", "dax"], "give --device once for every card"),
+    (["FILE:fixed", "--json", "/nowhere/x"], "--json /nowhere/x cannot be written"),
 )
 def test_bad_input_gets_one_sentence(flags: list[str], says: str) -> None:
     before = {path.name for path in Path("/dev/shm").iterdir()}

@@ -11,6 +11,7 @@ import pytest
 from cxlemu.cli import INTERRUPTED
 from faults.cli import prove_run
 from tests.helpers.commands import cxlemu, with_json
+from tests.helpers.tables import with_rows
 
 ROOT = Path(__file__).parents[2]
 
@@ -96,11 +97,8 @@ def test_an_algorithm_of_the_users_own() -> None:
     assert "3 of 3 calls: 3 ok" in result.output
 
 
-@pytest.mark.parametrize(
-    ("forgotten", "rule", "words"),
-    [("INVALIDATE", "fresh", "did not invalidate it after the wait"), ("FENCE", "landed", "did not fence before")],
-)
-def test_a_mistake_is_told_and_shown(tmp_path: Path, forgotten: str, rule: str, words: str) -> None:
+@with_rows(("INVALIDATE", "fresh", "did not invalidate it after the wait"), ("FENCE", "landed", "did not fence before"))
+def test_a_mistake_is_told_and_shown(forgotten: str, rule: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(FORGETFUL.replace("{forgotten}", forgotten))
     file = tmp_path / "proofs.json"
     one = ("-n", "2", "-b", "256", "-d", "f32", "--out-of-place", "--json", str(file))
@@ -136,12 +134,9 @@ def test_what_it_cannot_tell_is_unknown(tmp_path: Path) -> None:
     assert "it has no one writer" in result.output and "1 unknown" in result.output
 
 
-@pytest.mark.parametrize(
-    ("function", "words", "done"),
-    [
-        ("prove_case", ["all_gather", "--variant", "all", "-n", "2-5", "-j", "1"], "2 of 4 proofs: 2 ok"),
-        ("judge", ["--algorithm", f"{ROOT}/examples/my_all_reduce.py:my_all_reduce"], "calls: 2 ok"),
-    ],
+@with_rows(
+    ("prove_case", ["all_gather", "--variant", "all", "-n", "2-5", "-j", "1"], "2 of 4 proofs: 2 ok"),
+    ("judge", ["--algorithm", f"{ROOT}/examples/my_all_reduce.py:my_all_reduce"], "calls: 2 ok"),
 )
 def test_ctrl_c_keeps_what_is_finished(
     function: str, words: list[str], done: str, monkeypatch: pytest.MonkeyPatch
@@ -162,22 +157,19 @@ def test_ctrl_c_keeps_what_is_finished(
     assert re.search(r"^cxlemu: interrupted; \d+ (proof|call)s did not end$", result.stderr, re.MULTILINE)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("nonsense",), "unknown collective 'nonsense'"),
-        (("broadcast", "--variant", "two_shot"), "broadcast has no variant 'two_shot'"),
-        (("--variant", "all", "--algorithm", "x.py:y"), "--variant does not go with --algorithm"),
-        (("--algorithm", "nowhere.py:y"), "no file nowhere.py"),
-        (("-b", "4K", "-e", "8"), "is more than"),
-        (
-            ("--integrity", "crc32c", "barrier"),
-            "--integrity does nothing here, because no collective of barrier moves data",
-        ),
-        (("--integrity", "crc32c", "--variant", "all,line"), "the line variant carries its payload where"),
-        (("-c", "no-such-machine"), "no-such-machine"),
-        (("--json", "/nowhere/proofs.json"), "cannot be written"),
-    ],
+@with_rows(
+    (("nonsense",), "unknown collective 'nonsense'"),
+    (("broadcast", "--variant", "two_shot"), "broadcast has no variant 'two_shot'"),
+    (("--variant", "all", "--algorithm", "x.py:y"), "--variant does not go with --algorithm"),
+    (("--algorithm", "nowhere.py:y"), "no file nowhere.py"),
+    (("-b", "4K", "-e", "8"), "is more than"),
+    (
+        ("--integrity", "crc32c", "barrier"),
+        "--integrity does nothing here, because no collective of barrier moves data",
+    ),
+    (("--integrity", "crc32c", "--variant", "all,line"), "the line variant carries its payload where"),
+    (("-c", "no-such-machine"), "no-such-machine"),
+    (("--json", "/nowhere/proofs.json"), "cannot be written"),
 )
 def test_bad_input_is_one_sentence(arguments: tuple[str, ...], words: str) -> None:
     result = prove(*arguments, code=2)

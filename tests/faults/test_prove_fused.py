@@ -20,6 +20,7 @@ from faults.prove import Proof, prove, prove_calls
 from faults.replay.calls import token_of
 from faults.verdict import Verdict
 from tests.helpers.commands import cxlemu, with_json
+from tests.helpers.tables import with_rows
 
 
 def small(kind: str, style: str, ranks: int, lines: int = 40, dtype: str = "f32", **tiles: object) -> Plan:
@@ -180,15 +181,12 @@ def test_prove_names_products() -> None:
     assert named == [("gemm_all_reduce", style, "ok") for style in STYLES]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (
-            ["gemm_all_reduce", "--variant", "fine"],
-            "gemm_all_reduce has no style 'fine': it has fused, medium, unfused",
-        ),
-        (["gemm_all_reduce", "--in-place"], "matrix products are proved without"),
-    ],
+@with_rows(
+    (
+        ["gemm_all_reduce", "--variant", "fine"],
+        "gemm_all_reduce has no style 'fine': it has fused, medium, unfused",
+    ),
+    (["gemm_all_reduce", "--in-place"], "matrix products are proved without"),
 )
 def test_prove_says_what_products_do_not_have(arguments: list[str], says: str) -> None:
     done = cxlemu("prove", *arguments)

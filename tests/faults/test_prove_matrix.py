@@ -24,6 +24,7 @@ from faults.cli import violations
 from faults.prove.coverage import Coverage, Covered
 from faults.prove.matrix import Matrix, judge
 from tests.helpers.commands import cxlemu, with_json
+from tests.helpers.tables import with_rows
 
 TESTS = Path(__file__).parents[1] / "helpers"
 MINE = f"{TESTS.parents[1]}/examples/my_all_reduce.py:my_all_reduce"
@@ -105,23 +106,20 @@ def _matrix(spec: str, **narrowed: Any) -> Matrix:
     return Matrix(load_algorithm(spec), Topology.load("six-cards"), **narrowed)
 
 
-@pytest.mark.parametrize(
-    ("flags", "calls", "words"),
-    [
-        (("-n", "2", "-b", "24"), 16, "n = 2; 24 B; sum, avg, max, min, prod; f16, f64, i32, u8; out of place and in"),
-        (("-n", "2,5", "-b", "24", "-d", "f32"), 12, "n = 2, 5; 24 B; sum, avg, max, min, prod; f32; out of place"),
-        (
-            ("-n", "2-3", "-b", "8", "-e", "32", "-f", "4", "-o", "prod", "-d", "i8", "--in-place"),
-            4,
-            "n = 2, 3; 8 B, 32 B; prod; i8; in place",
-        ),
-        (("-n", "6", "-o", "all", "-d", "bf16", "--out-of-place"), 45, "n = 6; 0 B, 1 element"),
-        (
-            ("-n", "2", "--region-bytes", "8K", "-d", "f64", "-o", "sum", "--in-place"),
-            8,
-            "rings of six-cards, of 8 KiB",
-        ),
-    ],
+@with_rows(
+    (("-n", "2", "-b", "24"), 16, "n = 2; 24 B; sum, avg, max, min, prod; f16, f64, i32, u8; out of place and in"),
+    (("-n", "2,5", "-b", "24", "-d", "f32"), 12, "n = 2, 5; 24 B; sum, avg, max, min, prod; f32; out of place"),
+    (
+        ("-n", "2-3", "-b", "8", "-e", "32", "-f", "4", "-o", "prod", "-d", "i8", "--in-place"),
+        4,
+        "n = 2, 3; 8 B, 32 B; prod; i8; in place",
+    ),
+    (("-n", "6", "-o", "all", "-d", "bf16", "--out-of-place"), 45, "n = 6; 0 B, 1 element"),
+    (
+        ("-n", "2", "--region-bytes", "8K", "-d", "f64", "-o", "sum", "--in-place"),
+        8,
+        "rings of six-cards, of 8 KiB",
+    ),
 )
 def test_flags_narrow_it_or_widen_it(flags: tuple[str, ...], calls: int, words: str) -> None:
     result = prove("--algorithm", MINE, *flags, code=0)
@@ -139,30 +137,27 @@ def test_a_narrowed_root_is_the_only_one() -> None:
 
 
 @pytest.mark.deep(rows=lambda name: name in ("splits_f64", "up_to_five", "until_it_wraps"))
-@pytest.mark.parametrize(
-    ("name", "ranks", "case", "common", "sentence"),
-    [
-        ("never_divides", "2,3", "(contract): 2 ranks, 1 element of f64 (blocks of 8 B), avg,", "avg", "/ 2"),
-        (
-            "splits_f64",
-            "2,3",
-            "(plan): 2 ranks, 1 element of f64 (blocks of 8 B),",
-            "f64",
-            "not a whole number of elements",
-        ),
-        ("only_pairs", "2,3", "(contract): 2 ranks, 1 element of f64", "all but 0 B, 1 round, 4 KiB", "never written"),
-        ("wrong_in_place", "2,3", "in place, a ring of 24 KiB", "in place", "may still read it"),
-        ("up_to_five", "5,7", "(contract): 7 ranks, 1 element of u8", "n = 7", "bytes 5..5 of rank 0's output"),
-        (
-            "first_round",
-            "2,3",
-            "2 ranks, 1 round and 1 element of f64",
-            "1 round and 1 element, 3 rounds, many",
-            "output",
-        ),
-        ("until_it_wraps", "3", "3 ranks, many rounds and 13 elements of f64", "many rounds", "output"),
-        ("no_bytes", "2,3", "(builder): 2 ranks, 0 B of u8", "0 B", "ZeroDivisionError"),
-    ],
+@with_rows(
+    ("never_divides", "2,3", "(contract): 2 ranks, 1 element of f64 (blocks of 8 B), avg,", "avg", "/ 2"),
+    (
+        "splits_f64",
+        "2,3",
+        "(plan): 2 ranks, 1 element of f64 (blocks of 8 B),",
+        "f64",
+        "not a whole number of elements",
+    ),
+    ("only_pairs", "2,3", "(contract): 2 ranks, 1 element of f64", "all but 0 B, 1 round, 4 KiB", "never written"),
+    ("wrong_in_place", "2,3", "in place, a ring of 24 KiB", "in place", "may still read it"),
+    ("up_to_five", "5,7", "(contract): 7 ranks, 1 element of u8", "n = 7", "bytes 5..5 of rank 0's output"),
+    (
+        "first_round",
+        "2,3",
+        "2 ranks, 1 round and 1 element of f64",
+        "1 round and 1 element, 3 rounds, many",
+        "output",
+    ),
+    ("until_it_wraps", "3", "3 ranks, many rounds and 13 elements of f64", "many rounds", "output"),
+    ("no_bytes", "2,3", "(builder): 2 ranks, 0 B of u8", "0 B", "ZeroDivisionError"),
 )
 def test_a_mistake_that_the_old_default_passed(name: str, ranks: str, case: str, common: str, sentence: str) -> None:
     op = ("-o", "sum") if COLLECTIVES[load_algorithm(own(name)).collective].reduces else ()
@@ -209,17 +204,14 @@ def test_a_mistake_in_the_matrix_is_executed_and_replayed(monkeypatch: pytest.Mo
 
 
 @pytest.mark.deep(rows=lambda name: name != "wrong_min")
-@pytest.mark.parametrize(
-    ("name", "told", "common"),
-    [
-        ("pairs_of_folded_bytes", "2 ranks, many rounds and 13 elements of u8", "u8"),
-        ("pairs_of_bytes", "2 ranks, 1 element of u8", "u8"),
-        ("wrong_min", "13 elements of f64 (", "min"),
-        ("wrong_integers", "of i32 (", "i32"),
-        ("up_to_ten", "17 ranks, 1 element of", "n = 17"),
-        ("last_of_three", "2 ranks, 3 rounds of", "3 rounds"),
-        ("no_grids", "6 ranks, 1 element of", "n = 6"),
-    ],
+@with_rows(
+    ("pairs_of_folded_bytes", "2 ranks, many rounds and 13 elements of u8", "u8"),
+    ("pairs_of_bytes", "2 ranks, 1 element of u8", "u8"),
+    ("wrong_min", "13 elements of f64 (", "min"),
+    ("wrong_integers", "of i32 (", "i32"),
+    ("up_to_ten", "17 ranks, 1 element of", "n = 17"),
+    ("last_of_three", "2 ranks, 3 rounds of", "3 rounds"),
+    ("no_grids", "6 ranks, 1 element of", "n = 6"),
 )
 def test_what_one_row_or_column_shows(name: str, told: str, common: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(violations, "WITNESS_BUDGET_S", 0.01)  # what an execution shows is not asked here
@@ -267,13 +259,10 @@ def test_workers_find_the_same(name: str, tmp_path: Path) -> None:
 # --- misuse of the builder ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "line", "sentence", "common"),
-    [
-        ("right_for_no_bytes", "# the line that is named", "publish of a chunk of round 0, which is over", "but 0 B"),
-        ("blocks_of_four", "block=peer // 4", "retrieve of block 1, the loop has 1 a rank", "n = 6"),
-        ("raises", "raise ArgumentError", "fails for rank 0 .*ArgumentError: takes nothing.*; b.decline", ""),
-    ],
+@with_rows(
+    ("right_for_no_bytes", "# the line that is named", "publish of a chunk of round 0, which is over", "but 0 B"),
+    ("blocks_of_four", "block=peer // 4", "retrieve of block 1, the loop has 1 a rank", "n = 6"),
+    ("raises", "raise ArgumentError", "fails for rank 0 .*ArgumentError: takes nothing.*; b.decline", ""),
 )
 def test_misuse_is_a_violation_with_its_line(name: str, line: str, sentence: str, common: str) -> None:
     numbers = [n for n, text in enumerate((TESTS / "wrong_algorithms.py").read_text().splitlines(), 1) if line in text]
@@ -434,21 +423,18 @@ def _layout_and_call(ranks: int) -> tuple[Any, Any]:
     return question.layout, question.call
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--algorithm", own("up_to_five"), "-o", "sum"), "all_gather reduces nothing: leave out -o"),
-        (("--algorithm", own("up_to_five"), "-r", "1"), "all_gather has no root: leave out -r"),
-        (("--algorithm", own("up_to_five"), "broadcast"), "is an algorithm for all_gather: leave out broadcast"),
-        (("--algorithm", own("root_zero"), "-r", "3", "-n", "2-4"), "root 3 is not one of 2 ranks"),
-        (("--algorithm", own("root_zero"), "-r", "x"), "-r takes a rank, or all, not 'x'"),
-        (("broadcast", "-r", "3", "-n", "2-4"), "root 3 is not one of 2 ranks"),
-        (("--algorithm", MINE, "--cluster", "2", "-n", "3"), "--cluster: 3 ranks are not on hosts of 2 each"),
-        (("broadcast", "--cluster", "2"), "--cluster goes with --algorithm"),
-        (("gemm_reduce_scatter", "-d", "f64"), "matrix products are proved without -d"),
-        (("--algorithm", MINE, "--region-bytes", "1K"), "a ring of 1024 bytes has no line for each"),
-        (("--algorithm", MINE, "-n", "2-300", "-o", "all", "-d", "all"), "more than 10000 calls: narrow it"),
-    ],
+@with_rows(
+    (("--algorithm", own("up_to_five"), "-o", "sum"), "all_gather reduces nothing: leave out -o"),
+    (("--algorithm", own("up_to_five"), "-r", "1"), "all_gather has no root: leave out -r"),
+    (("--algorithm", own("up_to_five"), "broadcast"), "is an algorithm for all_gather: leave out broadcast"),
+    (("--algorithm", own("root_zero"), "-r", "3", "-n", "2-4"), "root 3 is not one of 2 ranks"),
+    (("--algorithm", own("root_zero"), "-r", "x"), "-r takes a rank, or all, not 'x'"),
+    (("broadcast", "-r", "3", "-n", "2-4"), "root 3 is not one of 2 ranks"),
+    (("--algorithm", MINE, "--cluster", "2", "-n", "3"), "--cluster: 3 ranks are not on hosts of 2 each"),
+    (("broadcast", "--cluster", "2"), "--cluster goes with --algorithm"),
+    (("gemm_reduce_scatter", "-d", "f64"), "matrix products are proved without -d"),
+    (("--algorithm", MINE, "--region-bytes", "1K"), "a ring of 1024 bytes has no line for each"),
+    (("--algorithm", MINE, "-n", "2-300", "-o", "all", "-d", "all"), "more than 10000 calls: narrow it"),
 )
 def test_bad_input_is_one_sentence(arguments: tuple[str, ...], words: str) -> None:
     result = prove(*arguments, code=2)

@@ -35,6 +35,7 @@ from tests.helpers.prove_programs import (
     wait_all,
     wait_data,
 )
+from tests.helpers.tables import with_rows
 
 
 class Mistake(NamedTuple):
@@ -249,13 +250,10 @@ def deleted(whole: Plan, rank: int, op: Op) -> Plan:
     return whole.with_part(replace(part, streams=(*part.streams[:number], kept, *part.streams[number + 1 :])))
 
 
-@pytest.mark.parametrize(
-    ("rule", "mutant"),
-    [
-        ("barrier", deleted(shipped("barrier", "line", 0), 1, Op.WAIT_ALL)),
-        ("contract", deleted(shipped("all_gather", "line", 56), 1, Op.WAIT_DATA)),
-        ("fold_order", folding_last_first(shipped("all_reduce", "aggregate", 512), 1)),
-    ],
+@with_rows(
+    ("barrier", deleted(shipped("barrier", "line", 0), 1, Op.WAIT_ALL)),
+    ("contract", deleted(shipped("all_gather", "line", 56), 1, Op.WAIT_DATA)),
+    ("fold_order", folding_last_first(shipped("all_reduce", "aggregate", 512), 1)),
     ids=["barrier", "contract", "fold_order"],
 )
 def test_promises_of_collectives_are_rules_as_well(rule: str, mutant: Plan) -> None:
@@ -367,16 +365,13 @@ def test_checksums_that_are_of_what_came_with_them_are_right() -> None:
     assert prove_calls([computing(SENDS, TAKES)]).verdict is Verdict.OK
 
 
-@pytest.mark.parametrize(
-    ("sends", "takes"),
-    [
-        ([*SENDS[:3], SENDS_IT], TAKES),
-        ([*SENDS[:3], SENDS_IT, SUM], TAKES),
-        ([*SENDS[:3], compute(CHECKSUM, local(OUTPUT, 64), local(INPUT, 8)), SENDS_IT], TAKES),
-        (SENDS, [*TAKES[:3], compute(CHECK, local(OUTPUT, 64), local(OUTPUT, 128), local(OUTPUT, 193))]),
-        (SENDS, [*TAKES[:3], compute(CHECK, local(OUTPUT, 64), local(OUTPUT, 129), local(OUTPUT, 192))]),
-        (SENDS, [*TAKES[:2], COMPARED, TAKES[2]]),
-    ],
+@with_rows(
+    ([*SENDS[:3], SENDS_IT], TAKES),
+    ([*SENDS[:3], SENDS_IT, SUM], TAKES),
+    ([*SENDS[:3], compute(CHECKSUM, local(OUTPUT, 64), local(INPUT, 8)), SENDS_IT], TAKES),
+    (SENDS, [*TAKES[:3], compute(CHECK, local(OUTPUT, 64), local(OUTPUT, 128), local(OUTPUT, 193))]),
+    (SENDS, [*TAKES[:3], compute(CHECK, local(OUTPUT, 64), local(OUTPUT, 129), local(OUTPUT, 192))]),
+    (SENDS, [*TAKES[:2], COMPARED, TAKES[2]]),
     ids=["never made", "sent before", "of other bytes", "another checksum", "compares other bytes", "compares before"],
 )
 def test_a_checksum_of_other_bytes_is_a_violation(sends: Program, takes: Program) -> None:
@@ -404,9 +399,7 @@ def test_kernels_race_for_local_memory_as_copies_do(number: int) -> None:
     assert prove_calls([computing(wrong)], without={"local"}).verdict is Verdict.OK
 
 
-@pytest.mark.parametrize(
-    "more", [[], [Instruction(Op.REDUCE_LOCAL, nbytes=4, dst=TILE.dst, a=TILE.dst, b=TILE.a, dtype=6, redop=1)]]
-)
+@with_rows([], [Instruction(Op.REDUCE_LOCAL, nbytes=4, dst=TILE.dst, a=TILE.dst, b=TILE.a, dtype=6, redop=1)])
 def test_of_what_an_unknown_kernel_makes_only_the_value_is_unknown(
     more: list[Instruction], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -437,14 +430,11 @@ def test_of_bytes_that_nobody_wrote_nothing_is_computed() -> None:
     assert found.violation is not None and found.violation.rule == "contract"
 
 
-@pytest.mark.parametrize(
-    ("instruction", "words"),
-    [
-        (SUM._replace(arg=3), "a kernel is one of the plan's"),
-        (SUM._replace(a=local(INPUT, 505)), "operand a is 8 bytes at 505"),
-        (SUM._replace(dst=local(7)), "no buffer 7"),
-        (SUM._replace(a=Operand()), "cannot take this plan"),
-    ],
+@with_rows(
+    (SUM._replace(arg=3), "a kernel is one of the plan's"),
+    (SUM._replace(a=local(INPUT, 505)), "operand a is 8 bytes at 505"),
+    (SUM._replace(dst=local(7)), "no buffer 7"),
+    (SUM._replace(a=Operand()), "cannot take this plan"),
 )
 def test_kernels_that_could_not_run_are_refused(instruction: Instruction, words: str) -> None:
     with pytest.raises(PlanError, match=words):

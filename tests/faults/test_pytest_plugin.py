@@ -15,6 +15,7 @@ from faults.inject.script import Script
 from faults.testing.worlds import Worlds, requires_of, script_of
 from tests.helpers import rank_programs
 from tests.helpers.commands import cxlemu
+from tests.helpers.tables import with_rows
 
 pytest_plugins = ["pytester"]
 
@@ -265,22 +266,19 @@ def test_it(cxl_world):
 CRASH = {"kind": "crash", "rank": 0, "when": {"instruction": 0}}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "keywords", "sentence"),
-    [
-        ((), {}, "cxl_faults takes fault scripts"),
-        ((3,), {}, "cxl_faults takes files and mappings"),
-        (("nowhere.yaml",), {}, "nowhere.yaml: No such file or directory"),
-        ((CRASH | {"kind": "crush"},), {}, "did you mean crash?"),
-        (({"kind": "crash", "rank": 0},), {}, r"faults\[0\].when is missing"),
-        (({"kind": object()},), {}, "made of words and numbers"),
-        ((CRASH,), {"requires": "luck"}, 'requires "survive" or "detect"'),
-        ((CRASH,), {"requires": "detect", "owes": "detect"}, "not both"),
-        ((CRASH,), {"own": "luck"}, "cxl_faults takes fault scripts"),
-    ],
+@with_rows(
+    ((), {}, "cxl_faults takes fault scripts"),
+    ((3,), {}, "cxl_faults takes files and mappings"),
+    (("nowhere.yaml",), {}, "nowhere.yaml: No such file or directory"),
+    ((CRASH | {"kind": "crush"},), {}, "did you mean crash?"),
+    (({"kind": "crash", "rank": 0},), {}, r"faults\[0\].when is missing"),
+    (({"kind": object()},), {}, "made of words and numbers"),
+    ((CRASH,), {"requires": "luck"}, 'requires "survive" or "detect"'),
+    ((CRASH,), {"requires": "detect", "owes": "detect"}, "not both"),
+    ((CRASH,), {"own": "luck"}, "cxl_faults takes fault scripts"),
 )
 def test_a_wrong_marker_is_one_sentence(
-    tmp_path: Path, arguments: tuple[object, ...], keywords: dict[str, object], sentence: str
+    arguments: tuple[object, ...], keywords: dict[str, object], sentence: str, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match=sentence) as caught:
         marks = [(arguments, keywords)]

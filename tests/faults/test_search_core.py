@@ -18,6 +18,7 @@ from faults.litmus.language import read
 from faults.machine.program import Do, MachineProgram, Step, Straight, Word
 from faults.machine.steps import Machine, replay
 from faults.verdict import Verdict
+from tests.helpers.tables import with_rows
 from tests.helpers.tiers import examples
 
 LITMUS = sorted((Path(__file__).parent / "litmus").glob("*.yaml"))
@@ -179,13 +180,10 @@ STORES_X = (Step(Do.STORE, 0, 1), Step(Do.FLUSH, 0))
 STORES_F, RINGS_F, RINGS_G = Step(Do.STORE, 1, 1), Step(Do.SIGNAL, 1, 1), Step(Do.SIGNAL, 2, 1)
 
 
-@pytest.mark.parametrize(
-    ("leaves", "line", "rank", "rings"),
-    [
-        (STORES_X, 0, 0, (Step(Do.FENCE), RINGS_G)),
-        ((RINGS_F,), 1, 0, (Step(Do.FENCE), RINGS_G)),
-        ((*STORES_X, STORES_F), 0, 1, (STORES_F, Step(Do.FENCE), RINGS_G)),  # a fence that does not wait for rank 0
-    ],
+@with_rows(
+    (STORES_X, 0, 0, (Step(Do.FENCE), RINGS_G)),
+    ((RINGS_F,), 1, 0, (Step(Do.FENCE), RINGS_G)),
+    ((*STORES_X, STORES_F), 0, 1, (STORES_F, Step(Do.FENCE), RINGS_G)),  # a fence that does not wait for rank 0
 )
 def test_a_fence_of_another_stream_may_come_before_the_line_arrives(
     leaves: tuple[Step, ...], line: int, rank: int, rings: tuple[Step, ...]
@@ -267,16 +265,13 @@ def test_what_the_search_has_no_room_for_is_unknown() -> None:
     assert found.verdict == Verdict.UNKNOWN and "values" in found.reason
 
 
-@pytest.mark.parametrize(
-    ("program", "sentence"),
-    [
-        (straight(words=9).program, "words"),
-        (straight(Step(Do.LOAD, 1)).program, "not one of"),
-        (straight(Step(Do.FLUSH, -1)).program, "not one of"),
-        (straight(Step(Do.LOAD, 0, register=0)).program, "register"),
-        (MachineProgram((Straight(9, 0, "t", ()),), (), ()), "host"),
-        (MachineProgram(tuple(Straight(0, 0, "t", ()) for _ in range(33)), (), ()), "threads"),
-    ],
+@with_rows(
+    (straight(words=9).program, "words"),
+    (straight(Step(Do.LOAD, 1)).program, "not one of"),
+    (straight(Step(Do.FLUSH, -1)).program, "not one of"),
+    (straight(Step(Do.LOAD, 0, register=0)).program, "register"),
+    (MachineProgram((Straight(9, 0, "t", ()),), (), ()), "host"),
+    (MachineProgram(tuple(Straight(0, 0, "t", ()) for _ in range(33)), (), ()), "threads"),
 )
 def test_a_program_that_is_too_large_or_broken_is_refused(program: MachineProgram, sentence: str) -> None:
     with pytest.raises(ArgumentError, match=sentence):

@@ -16,6 +16,7 @@ from faults.machine.program import Do, MachineProgram, Step, Straight, Thread, W
 from faults.machine.steps import Machine, replay
 from faults.verdict import Verdict
 from tests.helpers.commands import cxlemu
+from tests.helpers.tables import with_rows
 
 THREADS, HOSTS, LINES, WORDS_IN_A_LINE, REGISTERS, EVENTS, VALUES, STEPS = 32, 8, 1024, 8, 64, 1024, 256, 32_751
 REDUCTIONS = [dict(zip(("lazy", "checked_reads", "ample"), on, strict=True)) for on in product((True, False), repeat=3)]
@@ -114,12 +115,9 @@ def of_steps(count: int) -> MachineProgram:
     return program([thread([FENCE] * count)])
 
 
-@pytest.mark.parametrize(
-    ("of", "most"),
-    [
-        *((of_threads, THREADS), (of_ranks, HOSTS), (of_lines, LINES), (of_words, WORDS_IN_A_LINE)),
-        *((of_registers, REGISTERS), (of_events, EVENTS), (of_steps, STEPS)),
-    ],
+@with_rows(
+    *((of_threads, THREADS), (of_ranks, HOSTS), (of_lines, LINES), (of_words, WORDS_IN_A_LINE)),
+    *((of_registers, REGISTERS), (of_events, EVENTS), (of_steps, STEPS)),
 )
 def test_as_much_as_is_allowed_is_searched_and_one_more_refused(of: Callable[[int], MachineProgram], most: int) -> None:
     assert ok(of(most))
@@ -158,18 +156,15 @@ ONLY_EVENTS = "name: events\nhosts:\n  A: [record e]\n  B: [await e]\nhangs: for
 
 
 @pytest.mark.parametrize("engine", ["native", "reference"])
-@pytest.mark.parametrize(
-    ("program", "more", "exit_code"),
-    [
-        ("all_gather", ["-n", "1", "--calls", "2"], 3),
-        ("all_gather", ["-n", "1", "--among"], 3),
-        ("all_reduce", ["-n", "2", "--minbytes", "0", "--calls", "2"], 3),
-        ("barrier", ["-n", "1", "--calls", "2"], 3),
-        ("own.py:lazy", ["-n", "1", "--calls", "2"], 3),
-        ("own.py:lazy", ["-n", "2", "--calls", "2"], 1),
-        ("own.py:nothing", ["-n", "1", "--calls", "3"], 3),
-        ("own.py:nothing", ["-n", "2"], 1),
-    ],
+@with_rows(
+    ("all_gather", ["-n", "1", "--calls", "2"], 3),
+    ("all_gather", ["-n", "1", "--among"], 3),
+    ("all_reduce", ["-n", "2", "--minbytes", "0", "--calls", "2"], 3),
+    ("barrier", ["-n", "1", "--calls", "2"], 3),
+    ("own.py:lazy", ["-n", "1", "--calls", "2"], 3),
+    ("own.py:lazy", ["-n", "2", "--calls", "2"], 1),
+    ("own.py:nothing", ["-n", "1", "--calls", "3"], 3),
+    ("own.py:nothing", ["-n", "2"], 1),
 )
 def test_calls_in_which_little_or_nothing_travels_are_judged(
     program: str, more: list[str], exit_code: int, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -27,6 +27,7 @@ from cxlemu.topology import Topology
 from cxlemu.world import RankContext
 from cxlemu.world.world import World
 from faults.inject.scheduler import CooperativeScheduler, private_pool, run_in_turns
+from tests.helpers.tables import with_rows
 
 RANKS, DEADLINE_S, AT = 3, 2.0, 4096
 STALLS_S = (0.1, 0.6, 1.5, 3.0, 10.0)
@@ -188,9 +189,7 @@ def test_bootstrap_at_the_end_of_a_deadline(late: dict[int, float]) -> None:
                 check_said(met, rank)
 
 
-@pytest.mark.parametrize(
-    ("nonce", "words"), [(77, "rank 0 gave no answer"), (78, "rank 0 answered another process than pid")]
-)
+@with_rows((77, "rank 0 gave no answer"), (78, "rank 0 answered another process than pid"))
 def test_the_place_of_a_rank_is_taken_where_rank_0_says_so(nonce: int, words: str) -> None:
     """The one sentence that names another process: rank 0 answered another nonce, and that is no residue."""
     area = SessionArea(DirectMemory([np.zeros(AT + 4096, np.uint8)]), AT)

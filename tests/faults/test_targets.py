@@ -12,6 +12,7 @@ from cxlemu.plan import Call, file
 from faults.explore.plans import tiny_layout
 from faults.mutate.mutants import Mutant, apply
 from tests.helpers import commands
+from tests.helpers.tables import with_rows
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_all_reduce.py"
 OWN = f"{EXAMPLE}:my_all_reduce"
@@ -76,15 +77,12 @@ def test_run_takes_all_that_the_file_says(saved: Path, tmp_path: Path) -> None:
         assert row["chosen_by"] == "user"
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        ["broadcast", "-b", "3K"],
-        ["reduce", "-b", "3K", "-r", "1", "-o", "avg", "--in-place"],
-        ["all_gather", "-b", "3K", "--in-place"],
-        ["scatter", "-b", "3K", "--variant", "zero_copy"],
-        ["barrier"],
-    ],
+@with_rows(
+    ["broadcast", "-b", "3K"],
+    ["reduce", "-b", "3K", "-r", "1", "-o", "avg", "--in-place"],
+    ["all_gather", "-b", "3K", "--in-place"],
+    ["scatter", "-b", "3K", "--variant", "zero_copy"],
+    ["barrier"],
     ids=lambda words: "-".join(words),
 )
 def test_run_and_simulate_take_plans_of_every_kind(asked: list[str], tmp_path: Path) -> None:
@@ -150,15 +148,12 @@ def test_a_plan_that_is_wrong_is_not_mutated(written: Path) -> None:
 # --- rules come first
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["explore"],
-        ["simulate", "-n", "2", "-e", "1K"],
-        ["mutate"],
-        ["faults", "sweep", "-n", "2"],
-        ["run", "-n", "2", "-e", "1K", "--launch", "threads"],
-    ],
+@with_rows(
+    ["explore"],
+    ["simulate", "-n", "2", "-e", "1K"],
+    ["mutate"],
+    ["faults", "sweep", "-n", "2"],
+    ["run", "-n", "2", "-e", "1K", "--launch", "threads"],
     ids=lambda words: words[0],
 )
 def test_a_rule_that_is_broken_is_named_before_anything_runs(words: list[str], written: Path) -> None:
@@ -204,33 +199,30 @@ def test_a_rank_that_says_done_before_it_has_read_is_wrong_only_among_other_call
 # --- bad input
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["run", "FILE", "-n", "3"], "with 2 ranks: leave out --ranks"),
-        (["run", "FILE", "-d", "f64"], "leave out --datatype"),
-        (["run", "FILE", "--in-place"], "leave out --in-place"),
-        (["run", "FILE", "--region-bytes", "1M"], "leave out --region-bytes"),
-        (["run", "FILE", "broadcast"], "a plan file names its own collective"),
-        (["run", "FILE", "--algorithm", "x.py:f"], "a plan file names its own collective"),
-        (["run", "FILE", "--variant", "all"], "--variant does not go with"),
-        (["run", "FILE"], "a ring on 2 cards interleaved by 4096 bytes does not lie on 6 cards interleaved by 65536"),
-        (["simulate", "FILE"], "choose the topology that it was made for"),
-        (["simulate", "FILE", "-c", "laptop", "--split", "2"], "leave out --split"),
-        (["faults", "sweep", "FILE"], "choose the topology that it was made for"),
-        (["faults", "sweep", "FILE", "-b", "64"], "leave out --minbytes"),
-        (["mutate", "FILE", "-n", "3"], "leave out --ranks"),
-        (["mutate", "FILE", "--integrity", "crc32c"], "leave out --integrity"),
-        (["explore", "FILE", "-b", "64"], "leave out --minbytes"),
-        (["explore", "FILE", "--among", "--calls", "2"], "--among sets the number of calls"),
-        (["explore"], "give a COLLECTIVE, a FILE.plan or a FILE.py:FUNCTION"),
-        (["explore", "all_to_all", "--in-place", "--variant", "zero_copy"], "all_to_all in place cannot be zero copy"),
-        (["explore", "broadcast", "-r", "2"], "root 2 is not one of the ranks 0..1"),
-        (["run", "nowhere.plan"], "nowhere.plan cannot be read"),
-        (["run", "broadcast", "--algorithm", OWN], "is an algorithm for all_reduce, not broadcast"),
-        (["simulate", "broadcast", "--algorithm", OWN], "is an algorithm for all_reduce, not broadcast"),
-        (["mutate", "broadcast", "--algorithm", OWN], "is an algorithm for all_reduce, not broadcast"),
-    ],
+@with_rows(
+    (["run", "FILE", "-n", "3"], "with 2 ranks: leave out --ranks"),
+    (["run", "FILE", "-d", "f64"], "leave out --datatype"),
+    (["run", "FILE", "--in-place"], "leave out --in-place"),
+    (["run", "FILE", "--region-bytes", "1M"], "leave out --region-bytes"),
+    (["run", "FILE", "broadcast"], "a plan file names its own collective"),
+    (["run", "FILE", "--algorithm", "x.py:f"], "a plan file names its own collective"),
+    (["run", "FILE", "--variant", "all"], "--variant does not go with"),
+    (["run", "FILE"], "a ring on 2 cards interleaved by 4096 bytes does not lie on 6 cards interleaved by 65536"),
+    (["simulate", "FILE"], "choose the topology that it was made for"),
+    (["simulate", "FILE", "-c", "laptop", "--split", "2"], "leave out --split"),
+    (["faults", "sweep", "FILE"], "choose the topology that it was made for"),
+    (["faults", "sweep", "FILE", "-b", "64"], "leave out --minbytes"),
+    (["mutate", "FILE", "-n", "3"], "leave out --ranks"),
+    (["mutate", "FILE", "--integrity", "crc32c"], "leave out --integrity"),
+    (["explore", "FILE", "-b", "64"], "leave out --minbytes"),
+    (["explore", "FILE", "--among", "--calls", "2"], "--among sets the number of calls"),
+    (["explore"], "give a COLLECTIVE, a FILE.plan or a FILE.py:FUNCTION"),
+    (["explore", "all_to_all", "--in-place", "--variant", "zero_copy"], "all_to_all in place cannot be zero copy"),
+    (["explore", "broadcast", "-r", "2"], "root 2 is not one of the ranks 0..1"),
+    (["run", "nowhere.plan"], "nowhere.plan cannot be read"),
+    (["run", "broadcast", "--algorithm", OWN], "is an algorithm for all_reduce, not broadcast"),
+    (["simulate", "broadcast", "--algorithm", OWN], "is an algorithm for all_reduce, not broadcast"),
+    (["mutate", "broadcast", "--algorithm", OWN], "is an algorithm for all_reduce, not broadcast"),
     ids=lambda value: "-".join(value) if isinstance(value, list) else "",
 )
 def test_what_contradicts_is_one_sentence(words: list[str], sentence: str, saved: Path) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from cxlemu.errors import TokenError
 from faults.token import JSON_BYTES_MAX, PREFIX, TOKEN_CHARS_MAX, Token, parse, versions_here
+from tests.helpers.tables import with_rows
 from tests.helpers.tiers import examples
 
 JSON = st.recursive(
@@ -77,33 +78,30 @@ def test_every_cut_is_noticed() -> None:
 CONTENT = {"kind": "x", "versions": {}, "body": {}}
 
 
-@pytest.mark.parametrize(
-    ("word", "sentence"),
-    [
-        ("", "begins with"),
-        ("cxl2.AAAA", "begins with 'cxl1.'"),
-        (PREFIX + "a!b", "letters, digits"),
-        (PREFIX + "A" * (TOKEN_CHARS_MAX + 1), "at most"),
-        ("x" * (3 * TOKEN_CHARS_MAX), "at most"),
-        (packed(b"[" * 100_000), "nested more than"),
-        (packed(b"not json"), "cxlemu did not make it"),
-        (packed(b"\xff\xfe"), "cxlemu did not make it"),
-        (packed(b'{"body":{},"kind":"x","kind":"y","versions":{}}'), "cxlemu did not make it"),
-        (packed(b'{"body":{"a":NaN},"kind":"x","versions":{}}'), "cxlemu did not make it"),
-        (packed(b'{"body":{"a":' + b"9" * 10_000 + b'},"kind":"x","versions":{}}'), "cxlemu did not make it"),
-        (packed(b"1"), "kind, versions and body"),
-        (packed(json.dumps(CONTENT | {"more": 1}).encode()), "kind, versions and body"),
-        (packed(json.dumps(CONTENT | {"kind": "../x"}).encode()), "kind is not a short"),
-        (packed(json.dumps(CONTENT | {"kind": 3}).encode()), "kind is not a short"),
-        (packed(json.dumps(CONTENT | {"body": [1]}).encode()), "body is not an object"),
-        (packed(json.dumps(CONTENT | {"versions": {"cxlemu": "\x1b[2J"}}).encode()), "versions are not short"),
-        (
-            packed(json.dumps(CONTENT | {"versions": {str(i): "1" for i in range(17)}}).encode()),
-            "versions are not short",
-        ),
-        (packed(pickle.dumps({"kind": "x"})), "cxlemu did not make it"),
-        (packed(b" " * (JSON_BYTES_MAX + 1)), "exceeds"),
-    ],
+@with_rows(
+    ("", "begins with"),
+    ("cxl2.AAAA", "begins with 'cxl1.'"),
+    (PREFIX + "a!b", "letters, digits"),
+    (PREFIX + "A" * (TOKEN_CHARS_MAX + 1), "at most"),
+    ("x" * (3 * TOKEN_CHARS_MAX), "at most"),
+    (packed(b"[" * 100_000), "nested more than"),
+    (packed(b"not json"), "cxlemu did not make it"),
+    (packed(b"\xff\xfe"), "cxlemu did not make it"),
+    (packed(b'{"body":{},"kind":"x","kind":"y","versions":{}}'), "cxlemu did not make it"),
+    (packed(b'{"body":{"a":NaN},"kind":"x","versions":{}}'), "cxlemu did not make it"),
+    (packed(b'{"body":{"a":' + b"9" * 10_000 + b'},"kind":"x","versions":{}}'), "cxlemu did not make it"),
+    (packed(b"1"), "kind, versions and body"),
+    (packed(json.dumps(CONTENT | {"more": 1}).encode()), "kind, versions and body"),
+    (packed(json.dumps(CONTENT | {"kind": "../x"}).encode()), "kind is not a short"),
+    (packed(json.dumps(CONTENT | {"kind": 3}).encode()), "kind is not a short"),
+    (packed(json.dumps(CONTENT | {"body": [1]}).encode()), "body is not an object"),
+    (packed(json.dumps(CONTENT | {"versions": {"cxlemu": "\x1b[2J"}}).encode()), "versions are not short"),
+    (
+        packed(json.dumps(CONTENT | {"versions": {str(i): "1" for i in range(17)}}).encode()),
+        "versions are not short",
+    ),
+    (packed(pickle.dumps({"kind": "x"})), "cxlemu did not make it"),
+    (packed(b" " * (JSON_BYTES_MAX + 1)), "exceeds"),
 )
 def test_what_is_no_token_is_one_sentence(word: str, sentence: str) -> None:
     with pytest.raises(TokenError, match=sentence) as caught:

@@ -28,6 +28,7 @@ from faults.torch.leaving_out import LeavingOut
 from faults.torch.saved import FORMAT, SavedCall, load, replay
 from faults.torch.script import TrainingScript
 from tests.helpers.commands import cxlemu, python
+from tests.helpers.tables import with_rows
 from tests.helpers.tiers import PATIENT_S
 from tests.helpers.torch_ranks import torch_ranks
 
@@ -70,15 +71,12 @@ def test_a_replay_writes_json(tmp_path: Path) -> None:
     assert json.loads(done.stdout) == {"kept": "it was wrong", "wrong": []}
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"format": 2}, "was not saved by cxlemu torchrun"),
-        ({"collective": "os.system"}, "there is no call os.system"),
-        ({"dtype": "object"}, "of object"),
-        ({"ranks": 10**9}, "ranks are not 1 to 64"),
-        ({"ranks": 3}, "input-2.npy cannot be read: No such file"),
-    ],
+@with_rows(
+    ({"format": 2}, "was not saved by cxlemu torchrun"),
+    ({"collective": "os.system"}, "there is no call os.system"),
+    ({"dtype": "object"}, "of object"),
+    ({"ranks": 10**9}, "ranks are not 1 to 64"),
+    ({"ranks": 3}, "input-2.npy cannot be read: No such file"),
 )
 def test_a_damaged_call_is_refused(change: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=said):
@@ -92,18 +90,15 @@ def test_a_pickle_is_not_read(tmp_path: Path) -> None:
         load(folder)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([], "name the training script"),
-        (["nothing.py"], "nothing.py is not a file"),
-        (["--leave-out", "INVALIDATE", __file__], "RANK:INSTRUCTION"),
-        (["--leave-out", "1:INVALDATE", __file__], "no instruction 'INVALDATE'; did you mean INVALIDATE?"),
-        (["--leave-out", "2:INVALIDATE", __file__], "numbered 0 to 1"),
-        (["--backend", "tape", __file__], "a backend is one of"),
-        (["--pace", "six-cards", "-c", "laptop", __file__], "leave out --config"),
-        (["--pace", "six-cards", "--compare", "gloo", __file__], "--pace does not go with --compare"),
-    ],
+@with_rows(
+    ([], "name the training script"),
+    (["nothing.py"], "nothing.py is not a file"),
+    (["--leave-out", "INVALIDATE", __file__], "RANK:INSTRUCTION"),
+    (["--leave-out", "1:INVALDATE", __file__], "no instruction 'INVALDATE'; did you mean INVALIDATE?"),
+    (["--leave-out", "2:INVALIDATE", __file__], "numbered 0 to 1"),
+    (["--backend", "tape", __file__], "a backend is one of"),
+    (["--pace", "six-cards", "-c", "laptop", __file__], "leave out --config"),
+    (["--pace", "six-cards", "--compare", "gloo", __file__], "--pace does not go with --compare"),
 )
 def test_what_cannot_be_run_is_said(
     arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -246,12 +241,10 @@ def test_what_ranks_said_is_no_markup(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "".join(said.split()) in "".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize(
-    ("ending", "code"), [(None, 3), (KeyboardInterrupt(), 130), (SystemExit(143), 143), (ArgumentError("no"), 2)]
-)
+@with_rows((None, 3), (KeyboardInterrupt(), 130), (SystemExit(143), 143), (ArgumentError("no"), 2))
 @pytest.mark.parametrize("call", [False, True])
 def test_a_folder_stays_only_where_a_call_is_kept_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: BaseException | None, code: int, call: bool
+    ending: BaseException | None, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: bool
 ) -> None:
     def ranks(*_: object) -> list[Round]:
         (folder,) = tmp_path.glob("cxlemu-torchrun-*")
@@ -342,24 +335,21 @@ faults:
 
 @needs_torch
 @pytest.mark.deep(rows=lambda arguments, said: "--faults" not in arguments)
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (
-            ["--faults", "late.yaml"],
-            [
-                "fault 1 never happened: rank 1 made 2 calls [crash at rank 1, call 500, instruction 0]",
-                "fault 3 never happened: the script made no group 7",
-            ],
-        ),
-        (
-            ["--compare", "gloo", "--leave-out", "1:INVALIDATE"],
-            ["left out on rank 1, none of which could matter: no line was in its host's cache"],
-        ),
-        (["--leave-out", "0:COMPUTE"], ["nothing was left out: no call of rank 0 has COMPUTE"]),
-        (["--digests", "1"], ["no replicas were compared"]),
-        (["--pace", "six-cards"], ["--pace: no step of an optimizer made a call"]),
-    ],
+@with_rows(
+    (
+        ["--faults", "late.yaml"],
+        [
+            "fault 1 never happened: rank 1 made 2 calls [crash at rank 1, call 500, instruction 0]",
+            "fault 3 never happened: the script made no group 7",
+        ],
+    ),
+    (
+        ["--compare", "gloo", "--leave-out", "1:INVALIDATE"],
+        ["left out on rank 1, none of which could matter: no line was in its host's cache"],
+    ),
+    (["--leave-out", "0:COMPUTE"], ["nothing was left out: no call of rank 0 has COMPUTE"]),
+    (["--digests", "1"], ["no replicas were compared"]),
+    (["--pace", "six-cards"], ["--pace: no step of an optimizer made a call"]),
 )
 def test_what_did_not_happen_in_training_is_said(arguments: list[str], said: list[str], tmp_path: Path) -> None:
     (tmp_path / "small.py").write_text(SMALL)
@@ -384,10 +374,7 @@ def test_no_rank_goes_on_before_every_rank_is_connected_to_gloo(late: str) -> No
     assert torch_ranks("tests.faults.torch_connects:connects", late, ranks=2) == [[True, True], [True, True]]
 
 
-@pytest.mark.parametrize(
-    ("op", "calls", "mattered"),
-    [(Op.INVALIDATE, 1, False), (Op.INVALIDATE, SLOTS_MAX + 1, True), (Op.FLUSH, 1, True), (Op.FENCE, 1, True)],
-)
+@with_rows((Op.INVALIDATE, 1, False), (Op.INVALIDATE, SLOTS_MAX + 1, True), (Op.FLUSH, 1, True), (Op.FENCE, 1, True))
 def test_what_is_left_out_matters_where_it_would_do_something(op: Op, calls: int, mattered: bool) -> None:
     """An INVALIDATE of a slot that is read for the first time does nothing; once the ring came round, it does."""
 
@@ -406,17 +393,14 @@ def test_what_is_left_out_matters_where_it_would_do_something(op: Op, calls: int
     assert count > 0 and (matters > 0) is mattered and other == others == 0
 
 
-@pytest.mark.parametrize(
-    ("adversary", "events", "said"),
-    [
-        (None, [], "nothing ran over the pool: the script made no process group"),
-        (None, [("group", {}), ("made", {"calls": 0})], "nothing ran over the pool: the script called no collective"),
-        (None, [("group", {}), ("made", {"calls": 0}), ("made", {"calls": 1})], ""),
-        (3, [("group", {}), ("nature", {"moved": 0})], "the adversary moved no line"),
-        (3, [("group", {}), ("nature", {"moved": 0}), ("nature", {"moved": 2})], ""),
-        (None, [("group", {}), ("nature", {"moved": 0})], ""),
-        (3, [("group", {})], ""),  # a rank that was killed does not tell
-    ],
+@with_rows(
+    (None, [], "nothing ran over the pool: the script made no process group"),
+    (None, [("group", {}), ("made", {"calls": 0})], "nothing ran over the pool: the script called no collective"),
+    (None, [("group", {}), ("made", {"calls": 0}), ("made", {"calls": 1})], ""),
+    (3, [("group", {}), ("nature", {"moved": 0})], "the adversary moved no line"),
+    (3, [("group", {}), ("nature", {"moved": 0}), ("nature", {"moved": 2})], ""),
+    (None, [("group", {}), ("nature", {"moved": 0})], ""),
+    (3, [("group", {})], ""),  # a rank that was killed does not tell
 )
 def test_a_run_without_the_pool_or_without_nature_is_none(
     adversary: int | None, events: list[tuple[str, dict[str, int]]], said: str

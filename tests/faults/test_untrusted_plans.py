@@ -17,6 +17,7 @@ from cxlemu.plan.layout import layout_record
 from cxlemu.plan.plan import group_table, region_table
 from tests.helpers.commands import cxlemu
 from tests.helpers.native_lockstep import card
+from tests.helpers.tables import with_rows
 
 MANY_CARDS = 1 << 16
 LAYOUT = Layout(ranks=2, cards=2, slots=2, slot_card_bytes=4096, doorbells_per_rank=4, interleave_bytes=64)
@@ -59,14 +60,11 @@ def test_what_asks_for_too_much_is_not_loaded(tmp_path: Path, rule: str) -> None
         load_plan(tmp_path / "small.plan")
 
 
-@pytest.mark.parametrize(
-    ("made", "says"),
-    [
-        (plan(input_bytes=32), "rank 0 has input of 32 B, output of 128 B; its call takes input of 64 B"),
-        (plan(scratch_bytes=HUGE), f"rank 0 has scratch of {HUGE} B: the limit is {1 << 40}"),
-    ],
+@with_rows(
+    (plan(input_bytes=32), "rank 0 has input of 32 B, output of 128 B; its call takes input of 64 B"),
+    (plan(scratch_bytes=HUGE), f"rank 0 has scratch of {HUGE} B: the limit is {1 << 40}"),
 )
-def test_memory_that_is_not_its_calls_is_not_loaded(tmp_path: Path, made: Plan, says: str) -> None:
+def test_memory_that_is_not_its_calls_is_not_loaded(made: Plan, says: str, tmp_path: Path) -> None:
     plan_file.save(made, tmp_path / "small.plan")
     with pytest.raises(PlanFileError, match=says):
         load_plan(tmp_path / "small.plan")

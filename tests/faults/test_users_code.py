@@ -20,6 +20,7 @@ from cxlemu.budget import BudgetSpentError, within
 from cxlemu.signals import stops_exit
 from faults.explore import unyielded
 from tests.helpers.commands import cxlemu, python
+from tests.helpers.tables import with_rows
 from tests.helpers.tiers import PATIENT_S
 
 LEAVES = {
@@ -63,9 +64,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("leave", LEAVES)
-@pytest.mark.parametrize(
-    "command", ["prove -n 2 -b 64 -d f32 -o sum", "plan show", "simulate -b 4K", "explore", "mutate"]
-)
+@with_rows("prove -n 2 -b 64 -d f32 -o sum", "plan show", "simulate -b 4K", "explore", "mutate")
 def test_an_algorithm_does_not_end_the_command(command: str, leave: str, folder: Path) -> None:
     (folder / "user.py").write_text(ALGORITHM.format(leave))
     spec = (f"{folder}/user.py:mine",) if command == "explore" else ("--algorithm", f"{folder}/user.py:mine")
@@ -222,9 +221,7 @@ def test_os_exit_in_a_thread_ends_the_command_with_a_sentence(command: str, fold
 
 
 @pytest.mark.deep(rows=lambda command: not command.startswith("prove"))
-@pytest.mark.parametrize(
-    "command", ["prove -n 2 -b 64 -d f32 -o sum -j 2", "mutate -j 2", "faults sweep -n 2 --sample 4 -j 2"]
-)
+@with_rows("prove -n 2 -b 64 -d f32 -o sum -j 2", "mutate -j 2", "faults sweep -n 2 --sample 4 -j 2")
 def test_nothing_is_known_of_the_work_of_a_worker_that_is_gone(command: str, folder: Path) -> None:
     (folder / "user.py").write_text(ALGORITHM.format(IN_A_WORKER))
     words = [sys.executable, "-m", "cxlemu", *command.split(), "--algorithm", "user.py:mine"]
@@ -360,14 +357,11 @@ def test_ranks_that_do_nothing_are_not_judged(command: str, folder: Path) -> Non
     assert "nothing was judged: no rank yield" in cxlemu(*command.split(), f"{folder}/user.py:mine", code=3).output
 
 
-@pytest.mark.parametrize(
-    ("line", "right"),
-    [
-        ('Store("word", 2)', "write yield Store('word', 2)"),
-        ("faults.Fence()", "write yield faults.Fence()"),
-        ("helper()", "write yield from helper()"),
-        ("inner()", "write yield from inner()"),
-    ],
+@with_rows(
+    ('Store("word", 2)', "write yield Store('word', 2)"),
+    ("faults.Fence()", "write yield faults.Fence()"),
+    ("helper()", "write yield from helper()"),
+    ("inner()", "write yield from inner()"),
 )
 def test_an_operation_without_yield_is_refused(line: str, right: str, folder: Path) -> None:
     helper = "def helper():\n    yield faults.Fence()\n"

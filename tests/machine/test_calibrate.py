@@ -26,6 +26,7 @@ from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.pool import numa
 from cxlemu.topology import Topology
 from tests.helpers.commands import cxlemu
+from tests.helpers.tables import with_rows
 
 MEASURED = Calibration(
     cores=4,
@@ -63,13 +64,10 @@ def test_a_measured_machine_is_a_topology_whose_figures_all_have_a_standing() ->
     assert CostModel.of(topology, 4).hosts == (0, 1, 2, 3)
 
 
-@pytest.mark.parametrize(
-    ("read", "write", "copy", "card"),
-    [
-        (30.0, 20.0, 14.0, (30.0, 20.0, 30.0)),  # copies move less than reads alone
-        (30.0, 20.0, 18.0, (30.0, 20.0, 36.0)),
-        (8.0, 7.0, 12.0, (12.0, 12.0, 24.0)),  # who copies 12 GB/s reads and writes as many
-    ],
+@with_rows(
+    (30.0, 20.0, 14.0, (30.0, 20.0, 30.0)),  # copies move less than reads alone
+    (30.0, 20.0, 18.0, (30.0, 20.0, 36.0)),
+    (8.0, 7.0, 12.0, (12.0, 12.0, 24.0)),  # who copies 12 GB/s reads and writes as many
 )
 def test_a_cards_bandwidths_fit_together(read: float, write: float, copy: float, card: tuple[float, ...]) -> None:
     (cards,) = parsed(replace(MEASURED, all_cores_far=Bandwidth(read, write, copy))).cards
@@ -284,12 +282,9 @@ def test_a_certificate_of_stand_ins_says_that_no_device_was_measured(kinds: tupl
     assert any(text.startswith("visibility between ports") for text in document["not_seen"])
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"backend": "shm"}, "the litmus tests ran on the backend shm, not on cards"),
-        ({"machines": 1}, "the litmus tests ran on one machine, whose caches are coherent"),
-    ],
+@with_rows(
+    ({"backend": "shm"}, "the litmus tests ran on the backend shm, not on cards"),
+    ({"machines": 1}, "the litmus tests ran on one machine, whose caches are coherent"),
 )
 def test_a_certificate_takes_coherent_caches_for_no_visibility(change: dict[str, object], said: str) -> None:
     document = certificate(MEASURED, cards("device-DAX"), LITMUS | change, load=0.25, virtual=False)
@@ -355,13 +350,10 @@ def test_a_certificate_of_shared_memory_is_exit_3(tmp_path: Path, monkeypatch: p
     assert json.loads((tmp_path / "c.json").read_text())["cards"] == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--certificate", "c.txt"], "neither .html nor .json"),
-        (["--device", "x", "--accelerator", "fake"], "leave out --accelerator"),
-        (["--litmus", "x.json"], "--litmus goes with --certificate"),
-    ],
+@with_rows(
+    (["--certificate", "c.txt"], "neither .html nor .json"),
+    (["--device", "x", "--accelerator", "fake"], "leave out --accelerator"),
+    (["--litmus", "x.json"], "--litmus goes with --certificate"),
 )
 def test_options_of_a_certificate_that_do_not_fit_are_refused(
     arguments: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -371,14 +363,11 @@ def test_options_of_a_certificate_that_do_not_fit_are_refused(
     cxlemu("doctor", *arguments, code=2)
 
 
-@pytest.mark.parametrize(
-    ("mix", "left"),
-    [
-        ("reads", (1, 2, 4)),
-        ("two reads to a write", (6, 2, 4)),
-        ("a read to a write", (2, 2, 4)),
-        ("writes", (8, 8, 8)),
-    ],
+@with_rows(
+    ("reads", (1, 2, 4)),
+    ("two reads to a write", (6, 2, 4)),
+    ("a read to a write", (2, 2, 4)),
+    ("writes", (8, 8, 8)),
 )
 def test_a_mix_reads_and_writes_as_many_bytes_as_it_says(mix: str, left: tuple[int, ...]) -> None:
     group = np.repeat(np.array([1, 2, 4], np.float32), SMALL_BYTES // 4)

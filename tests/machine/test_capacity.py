@@ -28,6 +28,7 @@ from cxlemu.memory.shadow import ShadowMemory
 from cxlemu.plan import Call, Frame, Layout, Plan, RankPart
 from cxlemu.topology import Topology
 from tests.helpers.native_lockstep import card
+from tests.helpers.tables import with_rows
 from tests.helpers.tiers import PATIENT_S, examples
 
 KIB = 1 << 10
@@ -289,20 +290,17 @@ def test_touches_are_all_that_instructions_name() -> None:
         assert changed.any() and not (changed & ~may).any()
 
 
-@pytest.mark.parametrize(
-    ("ranges", "expected"),
-    [
-        ([(0, 100)], None),
-        ([(0, 20), (20, 100)], None),
-        ([(0, 20), (30, 100)], (20, 30)),
-        ([(0, 35)], (35, 40)),
-        ([(0, 5), (5, 35)], (35, 40)),
-        ([(0, 5), (10, 40)], None),
-        ([(10, 20), (0, 5), (20, 40)], None),
-        ([(15, 100)], (10, 15)),
-        ([(50, 100)], (10, 40)),
-        ([], (10, 40)),
-    ],
+@with_rows(
+    ([(0, 100)], None),
+    ([(0, 20), (20, 100)], None),
+    ([(0, 20), (30, 100)], (20, 30)),
+    ([(0, 35)], (35, 40)),
+    ([(0, 5), (5, 35)], (35, 40)),
+    ([(0, 5), (10, 40)], None),
+    ([(10, 20), (0, 5), (20, 40)], None),
+    ([(15, 100)], (10, 15)),
+    ([(50, 100)], (10, 40)),
+    ([], (10, 40)),
 )
 def test_the_first_bytes_outside_are_found(ranges: list[tuple[int, int]], expected: tuple[int, int] | None) -> None:
     found = outside([Touch("x", 0, 10, 40)], ranges, 1)

@@ -17,6 +17,7 @@ from cxlemu.errors import PlanFileError
 from cxlemu.plan import Call, Layout, Plan
 from cxlemu.topology import Topology
 from tests.helpers.commands import cxlemu
+from tests.helpers.tables import with_rows
 
 RANKS = 3
 LAYOUT = Layout(RANKS, cards=2, slots=2, slot_card_bytes=4096, doorbells_per_rank=8, interleave_bytes=256)
@@ -61,17 +62,14 @@ def bytes_of(endpoints: list[list[Node]], *names: str) -> int:
     )
 
 
-@pytest.mark.parametrize(
-    ("collective", "written", "read"),
-    [  # in blocks, of all ranks together
-        ("broadcast", 1, RANKS - 1),
-        ("all_gather", RANKS, RANKS * (RANKS - 1)),
-        ("gather", RANKS - 1, RANKS - 1),
-        ("scatter", RANKS - 1, RANKS - 1),
-        ("all_reduce", RANKS, RANKS * (RANKS - 1)),
-        ("all_to_all", RANKS * (RANKS - 1), RANKS * (RANKS - 1)),
-        ("reduce_scatter", RANKS * (RANKS - 1), RANKS * (RANKS - 1)),
-    ],
+@with_rows(  # in blocks, of all ranks together
+    ("broadcast", 1, RANKS - 1),
+    ("all_gather", RANKS, RANKS * (RANKS - 1)),
+    ("gather", RANKS - 1, RANKS - 1),
+    ("scatter", RANKS - 1, RANKS - 1),
+    ("all_reduce", RANKS, RANKS * (RANKS - 1)),
+    ("all_to_all", RANKS * (RANKS - 1), RANKS * (RANKS - 1)),
+    ("reduce_scatter", RANKS * (RANKS - 1), RANKS * (RANKS - 1)),
 )
 def test_payload_bytes_are_those_that_the_algorithm_moves(collective: str, written: int, read: int) -> None:
     endpoints = traffic(plan_of(collective, "all"))

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from cxlemu.memory.dax import DaxMemory
 from cxlemu.memory.direct import DirectMemory
+from tests.helpers.tables import with_rows
 
 CARD_BYTES = 512
 EXTENT = st.tuples(st.integers(0, 1), st.integers(0, 200), st.integers(0, 200))
@@ -25,19 +26,16 @@ def test_zeros_are_where_they_are_asked_for(
     assert np.array_equal(cards, wanted)
 
 
-@pytest.mark.parametrize(
-    ("base", "extent"),
-    [
-        (0, (2, 0, 1)),
-        (0, (-1, 0, 1)),
-        (0, (0, 512, 1)),
-        (513, (0, 0, 0)),
-        (1, (0, 2**63 - 1, 1)),
-        (8, (1, 8, -1)),
-        (2**62, (0, 2**62, 2**62)),
-        (0, (0, 0, 513)),
-        (0, (0, -64, 64)),
-    ],
+@with_rows(
+    (0, (2, 0, 1)),
+    (0, (-1, 0, 1)),
+    (0, (0, 512, 1)),
+    (513, (0, 0, 0)),
+    (1, (0, 2**63 - 1, 1)),
+    (8, (1, 8, -1)),
+    (2**62, (0, 2**62, 2**62)),
+    (0, (0, 0, 513)),
+    (0, (0, -64, 64)),
 )
 def test_what_lies_outside_a_card_is_refused_and_nothing_is_cleared(base: int, extent: tuple[int, int, int]) -> None:
     cards = [np.full(CARD_BYTES, 7, np.uint8) for _ in range(2)]

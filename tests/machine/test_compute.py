@@ -18,6 +18,7 @@ from cxlemu.plan import Frame, Instruction, Kernel, Kind, Op, Operand, Plan, Ran
 from cxlemu.topology import Accelerator, Topology, shipped_accelerators
 from tests.helpers.by_hand import FENCE
 from tests.helpers.fabric_helpers import WAY_NS, fabric, ns, plan, write
+from tests.helpers.tables import with_rows
 
 A100, K = Accelerator.load("a100-sxm"), 4096
 SMS = A100.multiprocessors
@@ -157,13 +158,10 @@ def test_small_tiles_compute_more_slowly() -> None:
     assert half * 2 == pytest.approx(A100.gemm_efficiency * (1 + 40 * 3 / 256))
 
 
-@pytest.mark.parametrize(
-    ("name", "tflop_per_s", "shape"),
-    [
-        ("a100-sxm", 271.2, (1024, 10240, 5120)),
-        ("a100-pcie", 252.9, (2048, 5120, 6144)),
-        ("h100-sxm", 794.5, (2048, 2048, 13312)),
-    ],
+@with_rows(
+    ("a100-sxm", 271.2, (1024, 10240, 5120)),
+    ("a100-pcie", 252.9, (2048, 5120, 6144)),
+    ("h100-sxm", 794.5, (2048, 2048, 13312)),
 )
 def test_the_best_products_that_were_measured_come_out(
     name: str, tflop_per_s: float, shape: tuple[int, int, int]
@@ -235,17 +233,14 @@ def test_every_figure_of_a_shipped_accelerator_has_a_standing(name: str) -> None
     assert figures == set(its.provenance)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "says"),
-    [
-        (
-            "gemm_efficiency: {value: 0.890",
-            "gemm_efficiency: {value: 1.5",
-            r"gemm_efficiency is 1.5 but should be less",
-        ),
-        ("multiprocessors:", "multiprocesors:", "multiprocesors is not a known key; did you mean multiprocessors"),
-        ("tile_ns: {value: 1500, assumed:", "tile_ns: {value: 1500, guessed:", "tile_ns should be {value: ..., source"),
-    ],
+@with_rows(
+    (
+        "gemm_efficiency: {value: 0.890",
+        "gemm_efficiency: {value: 1.5",
+        r"gemm_efficiency is 1.5 but should be less",
+    ),
+    ("multiprocessors:", "multiprocesors:", "multiprocesors is not a known key; did you mean multiprocessors"),
+    ("tile_ns: {value: 1500, assumed:", "tile_ns: {value: 1500, guessed:", "tile_ns should be {value: ..., source"),
 )
 def test_mistakes_in_an_accelerator_are_one_sentence(old: str, new: str, says: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"

@@ -10,6 +10,7 @@ from cxlemu.topology import Item, Topology
 from cxlemu.topology.bill import SUMS, power_watts, price_usd
 from cxlemu.topology.shipped import shipped_configs
 from tests.helpers.commands import cxlemu, with_json
+from tests.helpers.tables import with_rows
 
 TITAN = Topology.load("titan2-6xcz120")
 
@@ -48,13 +49,10 @@ def test_a_topology_without_prices_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("kind: switch", "kind: swich", "bill[0].kind is 'swich' but should be 'switch', 'adapter', 'cable' or 'card'"),
-        ("{value: 5800", "{value: -1", "bill[0].price_usd is -1 but should be greater than or equal to 0"),
-        ("    power_watts: {value: 150,", "    watts: {value: 150,", "bill[0].watts is not a known key"),
-    ],
+@with_rows(
+    ("kind: switch", "kind: swich", "bill[0].kind is 'swich' but should be 'switch', 'adapter', 'cable' or 'card'"),
+    ("{value: 5800", "{value: -1", "bill[0].price_usd is -1 but should be greater than or equal to 0"),
+    ("    power_watts: {value: 150,", "    watts: {value: 150,", "bill[0].watts is not a known key"),
 )
 def test_a_wrong_bill_is_one_sentence(old: str, new: str, message: str) -> None:
     raw = shipped_configs()["titan2-6xcz120"].read_bytes().replace(old.encode(), new.encode())

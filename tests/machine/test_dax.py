@@ -25,6 +25,7 @@ from cxlemu.world import RankContext, launch
 from cxlemu.world.topology_of import machine
 from tests.helpers.card_files import MIB, blank_cards, cxlemu, device_flags, pool_of, unchanged
 from tests.helpers.pool_helpers import own_name, small_pool
+from tests.helpers.tables import with_rows
 from tests.helpers.tiers import examples
 
 
@@ -208,40 +209,37 @@ def unprintable(cards: list[str]) -> None:
     cards[2] = "a\0b"
 
 
-@pytest.mark.parametrize(
-    ("defect", "sentence"),
-    [
-        (damaged, "{2} has a damaged superblock: its CRC is wrong"),
-        (of_another_version, "{2} has layout version 7, this cxlemu reads version 1"),
-        (unfinished, "{2} is incomplete: its creator is still at work, or died"),
-        (foreign, "{2} is not a cxlemu card: it starts with b'precious' instead of b'CXLEMUSB'"),
-        (blank, "{2} is not formatted: `cxlemu pool format` makes a pool of cards"),
-        (empty, "{2} has 0 B, which is less than its alignment, 4 KiB"),
-        (too_small, "{2} has 1044480 bytes in whole pages of 4096, its superblock says 1048576"),
-        (missing_card, "pool {uuid} has 6 cards, but its card 1, 4 is not among {0}, {2}, {3}, {5}"),
-        (copied, "{2} and {4} both claim to be card 2 of pool {uuid}: one is a copy"),
-        (twice, "{2} and {2} are one device, and so one card"),
-        (linked, "{2} and {dir}/link are one device, and so one card"),
-        (
-            of_another_pool,
-            "{0} belongs to pool {uuid}, but {dir}/other2 to pool {other}: "
-            "give the cards of one pool, or choose one with --pool",
-        ),
-        (
-            gone,
-            "{dir}/nothing does not exist: give a device that `cxlemu doctor` lists, or a file, as `cxlemu pool format "
-            "--create-size 64M` makes",
-        ),
-        (directory, "{dir} is neither a device nor a regular file"),
-        (pipe, "{2} is neither a device nor a regular file"),
-        (none_at_all, "a pool of real cards needs its devices: give --device once for every card"),
-        (character_device, "/dev/null is a character device but not a device-DAX: /sys/dev/char/1:3 links to none"),
-        (unprintable, "a\0b cannot be opened: embedded null byte"),
-    ],
+@with_rows(
+    (damaged, "{2} has a damaged superblock: its CRC is wrong"),
+    (of_another_version, "{2} has layout version 7, this cxlemu reads version 1"),
+    (unfinished, "{2} is incomplete: its creator is still at work, or died"),
+    (foreign, "{2} is not a cxlemu card: it starts with b'precious' instead of b'CXLEMUSB'"),
+    (blank, "{2} is not formatted: `cxlemu pool format` makes a pool of cards"),
+    (empty, "{2} has 0 B, which is less than its alignment, 4 KiB"),
+    (too_small, "{2} has 1044480 bytes in whole pages of 4096, its superblock says 1048576"),
+    (missing_card, "pool {uuid} has 6 cards, but its card 1, 4 is not among {0}, {2}, {3}, {5}"),
+    (copied, "{2} and {4} both claim to be card 2 of pool {uuid}: one is a copy"),
+    (twice, "{2} and {2} are one device, and so one card"),
+    (linked, "{2} and {dir}/link are one device, and so one card"),
+    (
+        of_another_pool,
+        "{0} belongs to pool {uuid}, but {dir}/other2 to pool {other}: "
+        "give the cards of one pool, or choose one with --pool",
+    ),
+    (
+        gone,
+        "{dir}/nothing does not exist: give a device that `cxlemu doctor` lists, or a file, as `cxlemu pool format "
+        "--create-size 64M` makes",
+    ),
+    (directory, "{dir} is neither a device nor a regular file"),
+    (pipe, "{2} is neither a device nor a regular file"),
+    (none_at_all, "a pool of real cards needs its devices: give --device once for every card"),
+    (character_device, "/dev/null is a character device but not a device-DAX: /sys/dev/char/1:3 links to none"),
+    (unprintable, "a\0b cannot be opened: embedded null byte"),
     ids=lambda value: value.__name__ if callable(value) else "",
 )
 def test_what_is_wrong_with_the_cards_is_one_sentence_and_nothing_is_written(
-    cards: list[str], tmp_path: Path, defect: Callable[[list[str]], None], sentence: str
+    defect: Callable[[list[str]], None], sentence: str, cards: list[str], tmp_path: Path
 ) -> None:
     uuid, paths = pool_of(cards), list(cards)
     defect(cards)
@@ -294,15 +292,12 @@ def test_a_card_of_an_emulated_pool_is_refused() -> None:
         )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--device", "card0"], "devices and their pool are for the backend 'dax', not for 'emulated'"),
-        (["--backend", "shm", "--device", "card0"], "devices and their pool are for the backend 'dax', not for 'shm'"),
-        (["--backend", "dax"], "a pool of real cards needs its devices: give --device once for every card"),
-        (["--backend", "dax", "--adversary", "1"], "needs emulated caches, which the backend 'dax' does not have"),
-        (["--backend", "dax", "--pool", "1"], "'1' is not a valid UUID."),
-    ],
+@with_rows(
+    (["--device", "card0"], "devices and their pool are for the backend 'dax', not for 'emulated'"),
+    (["--backend", "shm", "--device", "card0"], "devices and their pool are for the backend 'dax', not for 'shm'"),
+    (["--backend", "dax"], "a pool of real cards needs its devices: give --device once for every card"),
+    (["--backend", "dax", "--adversary", "1"], "needs emulated caches, which the backend 'dax' does not have"),
+    (["--backend", "dax", "--pool", "1"], "'1' is not a valid UUID."),
 )
 def test_flags_that_do_not_fit_are_refused(arguments: list[str], sentence: str) -> None:
     assert sentence in cxlemu("run", *arguments, code=2).stderr

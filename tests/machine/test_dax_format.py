@@ -10,6 +10,7 @@ from cxlemu.cli import pool_devices
 from cxlemu.pool import format as format_module
 from cxlemu.pool.dax import DaxPool
 from tests.helpers.card_files import MIB, blank_cards, cxlemu, device_flags, pool_of, unchanged
+from tests.helpers.tables import with_rows
 
 DATA = b"\x00" * 5000 + b"someone's data \x01\x02\x03" + bytes(MIB - 5018)
 
@@ -109,20 +110,17 @@ def test_files_made_for_a_pool_that_was_refused_are_gone(cards: list[str], tmp_p
         cxlemu("pool", "format", *device_flags([str(tmp_path / "new"), cards[0]]), "--create-size", "1M", code=2)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ([], "{dir}/new does not exist: give a device that `cxlemu doctor` lists, or a file"),
-        (["--create-size", "100"], "{dir}/new has 100 B, which is less than its alignment, 4 KiB"),
-        (["--create-size", "16K"], "these cards cannot become a pool: card_bytes is 16384, possible are"),
-        (["--create-size", "1M", "--interleave", "100"], "these cards cannot become a pool: interleave_bytes is 100"),
-        (["--create-size", "1M", "--max-ranks", "70000"], "these cards cannot become a pool: max_ranks is 70000"),
-        (["--create-size", "1E"], "{dir}/new has no room for 1E: "),
-        (["--device", "{dir}/card0", "--create-size", "1M"], "--device {dir}/card0 is given twice"),
-    ],
+@with_rows(
+    ([], "{dir}/new does not exist: give a device that `cxlemu doctor` lists, or a file"),
+    (["--create-size", "100"], "{dir}/new has 100 B, which is less than its alignment, 4 KiB"),
+    (["--create-size", "16K"], "these cards cannot become a pool: card_bytes is 16384, possible are"),
+    (["--create-size", "1M", "--interleave", "100"], "these cards cannot become a pool: interleave_bytes is 100"),
+    (["--create-size", "1M", "--max-ranks", "70000"], "these cards cannot become a pool: max_ranks is 70000"),
+    (["--create-size", "1E"], "{dir}/new has no room for 1E: "),
+    (["--device", "{dir}/card0", "--create-size", "1M"], "--device {dir}/card0 is given twice"),
 )
 def test_impossible_pools_are_refused_and_nothing_is_left(
-    cards: list[str], tmp_path: Path, arguments: list[str], sentence: str
+    arguments: list[str], sentence: str, cards: list[str], tmp_path: Path
 ) -> None:
     flags = [argument.format(dir=tmp_path) for argument in arguments]
     with unchanged(tmp_path):

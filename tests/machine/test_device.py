@@ -14,6 +14,7 @@ from cxlemu.errors import PoolError
 from cxlemu.pool import device as device_module
 from cxlemu.pool.device import map_device
 from tests.helpers.commands import cxlemu
+from tests.helpers.tables import with_rows
 
 MIB = 1 << 20
 ZERO = "/dev/zero"  # 1:5
@@ -48,20 +49,17 @@ def test_a_device_is_mapped_in_whole_multiples_of_its_alignment(sysfs: Path) -> 
     assert map_device(ZERO).pages.nbytes == 4 * MIB
 
 
-@pytest.mark.parametrize(
-    ("fact", "text", "sentence"),
-    [
-        ("size", "0", "/dev/zero has 0 B, which is less than its alignment, 2 MiB"),
-        ("size", str(MIB), "/dev/zero has 1 MiB, which is less than its alignment, 2 MiB"),
-        ("size", "much", "/dev/zero has an unknown size: {}/size says 'much', not a number"),
-        ("align", "", "/dev/zero has an unknown align: {}/align says '', not a number"),
-        ("align", "0", "/dev/zero has alignment 0, which is not a power of two of 4096 or more"),
-        ("align", "12288", "/dev/zero has alignment 12288, which is not a power of two of 4096 or more"),
-        ("align", None, "/dev/zero has an unknown align: {}/align: No such file or directory"),
-    ],
+@with_rows(
+    ("size", "0", "/dev/zero has 0 B, which is less than its alignment, 2 MiB"),
+    ("size", str(MIB), "/dev/zero has 1 MiB, which is less than its alignment, 2 MiB"),
+    ("size", "much", "/dev/zero has an unknown size: {}/size says 'much', not a number"),
+    ("align", "", "/dev/zero has an unknown align: {}/align says '', not a number"),
+    ("align", "0", "/dev/zero has alignment 0, which is not a power of two of 4096 or more"),
+    ("align", "12288", "/dev/zero has alignment 12288, which is not a power of two of 4096 or more"),
+    ("align", None, "/dev/zero has an unknown align: {}/align: No such file or directory"),
 )
 def test_a_device_without_sense_is_refused(
-    sysfs: Path, tmp_path: Path, fact: str, text: str | None, sentence: str
+    fact: str, text: str | None, sentence: str, sysfs: Path, tmp_path: Path
 ) -> None:
     if text is None:
         (sysfs / fact).unlink()
@@ -101,11 +99,9 @@ class Kernel:
 SYNC = 0x80003  # MAP_SYNC | MAP_SHARED_VALIDATE
 
 
-@pytest.mark.parametrize(
-    ("refusal", "flags", "how"), [(None, [SYNC], "MAP_SYNC"), (errno.EOPNOTSUPP, [SYNC, mmap.MAP_SHARED], "MAP_SHARED")]
-)
+@with_rows((None, [SYNC], "MAP_SYNC"), (errno.EOPNOTSUPP, [SYNC, mmap.MAP_SHARED], "MAP_SHARED"))
 def test_a_file_is_mapped_with_map_sync_where_its_file_system_knows_that(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: int | None, flags: list[int], how: str
+    refusal: int | None, flags: list[int], how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "card").write_bytes(bytes(MIB))
     kernel = Kernel(refusal)

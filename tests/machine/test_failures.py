@@ -22,6 +22,7 @@ from tests.helpers.by_hand import FENCE, signal, wait
 from tests.helpers.commands import cxlemu, with_json
 from tests.helpers.fabric_helpers import Ranks, plan, read, write
 from tests.helpers.hierarchy_helpers import KINDS, LEAF_SPINE, machine, machine_text
+from tests.helpers.tables import with_rows
 from tests.helpers.tiers import examples
 
 MB = 1_000_000
@@ -172,20 +173,17 @@ def test_half_of_the_trunks_take_twice_as_long() -> None:
     assert 1.48 < after.time_ns / usual.time_ns < 1.52
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("near@3", "a failure is link:NAME@TIME_us, link:NAME/host3@TIME_us or switch:NAME@TIME_us, not 'near@3'"),
-        ("link:up-a", "a failure is "),
-        ("link:up-a@-1", "'link:up-a@-1' has no time"),
-        ("link:up-a@1e300", "has no time"),
-        ("link:up-a@1.2.3", "has no time"),
-        ("link:up-c@1", "two-ways has no link up-c; did you mean up-"),
-        ("switch:up-a@1", "two-ways has no switch up-a; "),
-        ("switch:near/host1@1", "two-ways has no switch near/host1"),
-        ("link:up-a/host1@1", "link up-a of two-ways does not end at host1"),
-        ("link:down-a/host1@1", "link down-a of two-ways does not end at host1"),
-    ],
+@with_rows(
+    ("near@3", "a failure is link:NAME@TIME_us, link:NAME/host3@TIME_us or switch:NAME@TIME_us, not 'near@3'"),
+    ("link:up-a", "a failure is "),
+    ("link:up-a@-1", "'link:up-a@-1' has no time"),
+    ("link:up-a@1e300", "has no time"),
+    ("link:up-a@1.2.3", "has no time"),
+    ("link:up-c@1", "two-ways has no link up-c; did you mean up-"),
+    ("switch:up-a@1", "two-ways has no switch up-a; "),
+    ("switch:near/host1@1", "two-ways has no switch near/host1"),
+    ("link:up-a/host1@1", "link up-a of two-ways does not end at host1"),
+    ("link:down-a/host1@1", "link down-a of two-ways does not end at host1"),
 )
 def test_a_failure_that_means_nothing_is_refused(text: str, message: str) -> None:
     with pytest.raises(ArgumentError) as caught:

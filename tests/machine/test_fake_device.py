@@ -15,6 +15,7 @@ from cxlemu.memory import HostCache, MemorySpec
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import DTYPE_NAMES, RedOp
 from cxlemu.plan.address import StridedRun
+from tests.helpers.tables import with_rows
 
 TOUCH = """
 import ctypes
@@ -125,16 +126,13 @@ def published(seed: int, dma_writes: str = "cache", *, flush: bool, fence: bool)
 WANTED = np.array([(64 + 128 * block + k) % 251 for block in range(4) for k in range(64)], np.uint8)
 
 
-@pytest.mark.parametrize(
-    ("dma_writes", "flush", "fence", "there"),
-    [
-        ("cache", True, True, True),
-        ("cache", True, False, False),
-        ("cache", False, True, False),
-        ("memory", False, True, True),
-        ("memory", True, False, False),
-        ("memory", True, True, True),
-    ],
+@with_rows(
+    ("cache", True, True, True),
+    ("cache", True, False, False),
+    ("cache", False, True, False),
+    ("memory", False, True, True),
+    ("memory", True, False, False),
+    ("memory", True, True, True),
 )
 def test_a_devices_writes_end_in_the_hosts_cache_or_go_past_it(
     dma_writes: str, flush: bool, fence: bool, there: bool

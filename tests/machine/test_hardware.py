@@ -9,6 +9,7 @@ from cxlemu.topology import Topology
 from cxlemu.topology.hardware import COPIED_MAX
 from cxlemu.topology.provenance import Provenance
 from cxlemu.topology.shipped import shipped_hardware
+from tests.helpers.tables import with_rows
 
 SCALEPOOL = ("nvl72", "clusters-cxl", "clusters-rdma", "tiers-clusters", "tiers-rdma", "tiers-scalepool")
 
@@ -54,36 +55,30 @@ def test_what_is_printed_needs_no_hardware(tmp_path: Path) -> None:
     assert document["hosts"]["memory"]["latency_ns"] == {"value": 100, "source": "a sheet"}
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("hardware: parts.yaml", "hardware: part.yaml", "shared.yaml:2: hardware is 'part.yaml', which is neither"),
-        ("hardware: parts.yaml", "hardware: [a]", "shared.yaml:2: hardware is ['a'] but should be the name"),
-        ("like: port}", "like: ports}", "shared.yaml:7: links[0].like is 'ports', no entry of"),
-        ("like: port}", "like: [port]}", "shared.yaml:7: links[0].like is ['port'], no entry of"),
-        ("hardware: parts.yaml\n", "", "shared.yaml:2: hosts.memory.like is not a known key"),
-    ],
+@with_rows(
+    ("hardware: parts.yaml", "hardware: part.yaml", "shared.yaml:2: hardware is 'part.yaml', which is neither"),
+    ("hardware: parts.yaml", "hardware: [a]", "shared.yaml:2: hardware is ['a'] but should be the name"),
+    ("like: port}", "like: ports}", "shared.yaml:7: links[0].like is 'ports', no entry of"),
+    ("like: port}", "like: [port]}", "shared.yaml:7: links[0].like is ['port'], no entry of"),
+    ("hardware: parts.yaml\n", "", "shared.yaml:2: hosts.memory.like is not a known key"),
 )
-def test_what_does_not_exist_is_named_with_its_line(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_what_does_not_exist_is_named_with_its_line(old: str, new: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         load(tmp_path, TOPOLOGY.replace(old, new, 1))
     assert message in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("latency_ns: 20", "latency_ns: -20", "parts.yaml:6: links[0].latency_ns is -20"),
-        ("latency_ns: 20", "latency_us: 20", "parts.yaml:6: links[0].latency_us is not a known key"),
-        ("source: ", "sauce: ", "parts.yaml:1: hosts.memory.latency_ns should be {value: ..."),
-        ("like: dram", "like: card", "parts.yaml:3: card.like goes in a circle: card, card"),
-        ("dram: {", "dram: {like: card, ", "parts.yaml:3: card.like goes in a circle: dram, card, dram"),
-        ("port: {gbytes_per_s: 32, latency_ns: 20}", "port: 32", "parts.yaml:6: port is 32 but should be an entry"),
-        ("port: {", "port: {x: {like: port}, ", "parts.yaml:6: port.x.like goes in a circle: port, port"),
-        ("port: {", "port: {hardware: parts.yaml, ", "parts.yaml:6: links[0].hardware is not a known key"),
-    ],
+@with_rows(
+    ("latency_ns: 20", "latency_ns: -20", "parts.yaml:6: links[0].latency_ns is -20"),
+    ("latency_ns: 20", "latency_us: 20", "parts.yaml:6: links[0].latency_us is not a known key"),
+    ("source: ", "sauce: ", "parts.yaml:1: hosts.memory.latency_ns should be {value: ..."),
+    ("like: dram", "like: card", "parts.yaml:3: card.like goes in a circle: card, card"),
+    ("dram: {", "dram: {like: card, ", "parts.yaml:3: card.like goes in a circle: dram, card, dram"),
+    ("port: {gbytes_per_s: 32, latency_ns: 20}", "port: 32", "parts.yaml:6: port is 32 but should be an entry"),
+    ("port: {", "port: {x: {like: port}, ", "parts.yaml:6: port.x.like goes in a circle: port, port"),
+    ("port: {", "port: {hardware: parts.yaml, ", "parts.yaml:6: links[0].hardware is not a known key"),
 )
-def test_a_shared_defect_is_named_where_it_stands(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_a_shared_defect_is_named_where_it_stands(old: str, new: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         load(tmp_path, parts=PARTS.replace(old, new, 1))
     assert message in str(refused.value)

@@ -14,6 +14,7 @@ from cxlemu.errors import ConfigError
 from cxlemu.topology import Topology
 from cxlemu.topology.endpoints import dealt, members
 from tests.helpers.hierarchy_helpers import CLOS, DRAGONFLY, KINDS, LEAF_SPINE, TORUS, machine, machine_text
+from tests.helpers.tables import with_rows
 from tests.helpers.tiers import examples
 
 
@@ -282,40 +283,37 @@ def test_a_thousand_hosts_are_a_few_searches() -> None:
     assert (taken >= 0).all() and len(np.unique(taken)) == len(routes) == 64 + 64 * 63 * 2
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        (
-            "kind: leaf_spine",
-            "kind: leafspine",
-            ":11: fabrics[0].kind is 'leafspine' but should be one of 'leaf_spine'",
-        ),
-        ("    kind: leaf_spine\n", "", ":10: fabrics[0].kind is missing: leaf_spine, clos, torus, dragonfly or xlink"),
-        ("leaves: 4", "leaves: 0", ":12: fabrics[0].leaves is 0 but should be greater than or equal to 1"),
-        ("leaves: 4", "leafs: 4", ":12: fabrics[0].leafs is not a known key; did you mean leaves?"),
-        (
-            "spines: 2",
-            "spines: 1024\n    cards_at: side",
-            "fabrics[0].cards_at is 'side' but should be 'leaf' or 'top'",
-        ),
-        ("leaves: 4", "leaves: 1000", "fabrics[0] means"),
-        ("gbytes_per_s: 128, latency_ns: 50", "latency_ns: 50", ":17: fabrics[0].trunk.gbytes_per_s is missing"),
-        ("spines: 2", "spines: 2\n    oversubscription: 2", ":18: fabrics[0].trunk.gbytes_per_s follows from"),
-        (
-            "leaves: 4",
-            "leaves: 4\n    hosts: host0-8",
-            ":13: fabrics[0].hosts is host0-8, but hosts are host0 to host7",
-        ),
-        (
-            "leaves: 4",
-            "leaves: 4\n    hosts: host3-2",
-            ":13: fabrics[0].hosts is host3-2, but hosts are host0 to host7",
-        ),
-        ("leaves: 4", "leaves: 4\n    hosts: some", ":13: fabrics[0].hosts is 'some' but should match pattern"),
-        ("leaves: 4", "leaves: 4\n    hosts: host0-3", "fabrics should join every host to the pool's cards, but host4"),
-        ("{gbytes_per_s: 64, latency_ns: 20}", "{gbytes_per_s: 64}", ":15: fabrics[0].host_link.latency_ns is missing"),
-        ("- name: cxl", "- name: a-b", ":10: fabrics[0].name is 'a-b' but should match pattern"),
-    ],
+@with_rows(
+    (
+        "kind: leaf_spine",
+        "kind: leafspine",
+        ":11: fabrics[0].kind is 'leafspine' but should be one of 'leaf_spine'",
+    ),
+    ("    kind: leaf_spine\n", "", ":10: fabrics[0].kind is missing: leaf_spine, clos, torus, dragonfly or xlink"),
+    ("leaves: 4", "leaves: 0", ":12: fabrics[0].leaves is 0 but should be greater than or equal to 1"),
+    ("leaves: 4", "leafs: 4", ":12: fabrics[0].leafs is not a known key; did you mean leaves?"),
+    (
+        "spines: 2",
+        "spines: 1024\n    cards_at: side",
+        "fabrics[0].cards_at is 'side' but should be 'leaf' or 'top'",
+    ),
+    ("leaves: 4", "leaves: 1000", "fabrics[0] means"),
+    ("gbytes_per_s: 128, latency_ns: 50", "latency_ns: 50", ":17: fabrics[0].trunk.gbytes_per_s is missing"),
+    ("spines: 2", "spines: 2\n    oversubscription: 2", ":18: fabrics[0].trunk.gbytes_per_s follows from"),
+    (
+        "leaves: 4",
+        "leaves: 4\n    hosts: host0-8",
+        ":13: fabrics[0].hosts is host0-8, but hosts are host0 to host7",
+    ),
+    (
+        "leaves: 4",
+        "leaves: 4\n    hosts: host3-2",
+        ":13: fabrics[0].hosts is host3-2, but hosts are host0 to host7",
+    ),
+    ("leaves: 4", "leaves: 4\n    hosts: some", ":13: fabrics[0].hosts is 'some' but should match pattern"),
+    ("leaves: 4", "leaves: 4\n    hosts: host0-3", "fabrics should join every host to the pool's cards, but host4"),
+    ("{gbytes_per_s: 64, latency_ns: 20}", "{gbytes_per_s: 64}", ":15: fabrics[0].host_link.latency_ns is missing"),
+    ("- name: cxl", "- name: a-b", ":10: fabrics[0].name is 'a-b' but should match pattern"),
 )
 def test_a_wrong_fabric_is_named_with_its_line(old: str, new: str, message: str) -> None:
     text = machine_text(LEAF_SPINE)
@@ -326,16 +324,11 @@ def test_a_wrong_fabric_is_named_with_its_line(old: str, new: str, message: str)
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "fabric",
-    [
-        "kind: clos\nlevels: ["
-        + ", ".join(["{down: 1024, up: 1024, trunk: {gbytes_per_s: 1, latency_ns: 1}}"] * 7)
-        + "]",
-        "kind: torus\ndimensions: [1024, 1024, 1024]\ntrunk: {gbytes_per_s: 1, latency_ns: 1}",
-        "kind: dragonfly\ngroups: 64\nrouters: 64\nlocal_link: {gbytes_per_s: 1, latency_ns: 1}\n"
-        "global_link: {gbytes_per_s: 1, latency_ns: 1}",
-    ],
+@with_rows(
+    "kind: clos\nlevels: [" + ", ".join(["{down: 1024, up: 1024, trunk: {gbytes_per_s: 1, latency_ns: 1}}"] * 7) + "]",
+    "kind: torus\ndimensions: [1024, 1024, 1024]\ntrunk: {gbytes_per_s: 1, latency_ns: 1}",
+    "kind: dragonfly\ngroups: 64\nrouters: 64\nlocal_link: {gbytes_per_s: 1, latency_ns: 1}\n"
+    "global_link: {gbytes_per_s: 1, latency_ns: 1}",
 )
 def test_what_is_too_large_is_refused_before_it_is_made(fabric: str) -> None:
     text = machine_text(fabric + "\nport_latency_ns: 1\nhost_link: {gbytes_per_s: 1, latency_ns: 1}")

@@ -12,6 +12,7 @@ from cxlemu.topology.intervals import Uncertain, changed, interval, intervals, u
 from cxlemu.topology.shipped import shipped_configs
 from tests.helpers.commands import cxlemu
 from tests.helpers.fabric_helpers import fabric
+from tests.helpers.tables import with_rows
 
 COPY = Uncertain(("costs", "copy_ns"), "costs.copy_ns", 2000, 5000, 10000)
 CALL = Uncertain(("costs", "call_ns"), "costs.call_ns", 90, 100, 110)
@@ -55,10 +56,8 @@ def test_what_is_fitted_stays() -> None:
     assert fitted and not fitted & {its.key for its in uncertain(topology)}
 
 
-@pytest.mark.parametrize(
-    "words", ["[1, 2, 3]", "7", "[6000, 7000]", "[1000, 4000]", "[x, y]", "[-1, 6000]", "[1, true]"]
-)
-def test_a_range_that_does_not_hold_its_value_is_refused(tmp_path: Path, words: str) -> None:
+@with_rows("[1, 2, 3]", "7", "[6000, 7000]", "[1000, 4000]", "[x, y]", "[-1, 6000]", "[1, true]")
+def test_a_range_that_does_not_hold_its_value_is_refused(words: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"mine\.yaml:\d+: costs\.copy_ns\.range is "):
         Topology.load(ranged(tmp_path, f", range: {words}"))
 

@@ -10,6 +10,7 @@ from cxlemu.errors import ConfigError
 from cxlemu.topology import Link, Topology
 from cxlemu.topology.shipped import shipped_configs
 from tests.helpers.fabric_helpers import ends, read, simulated
+from tests.helpers.tables import with_rows
 
 SLOW, FAST = 1000, 100  # 1000 bytes at 1 and at 10 GB/s
 # No links lead from everywhere to the space that is used here.
@@ -47,9 +48,7 @@ def test_a_queue_without_end_blocks_nobody_else() -> None:
     assert reads(two_hosts(), 0, 0, 0, 0) == [SLOW, 2 * SLOW, 3 * FAST, 4 * FAST]
 
 
-@pytest.mark.parametrize(
-    ("buffer_bytes", "entered"), [(1000, 1000), (1500, 500), (500, 1000), (1899, 101), (1900, 100), (4000, 100)]
-)
+@with_rows((1000, 1000), (1500, 500), (500, 1000), (1899, 101), (1900, 100), (4000, 100))
 def test_a_transfer_without_room_holds_the_link_that_it_came_over(buffer_bytes: int, entered: int) -> None:
     """The second read comes to the slow link at 100. It enters when all but buffer - 1000 bytes of the first one, which
     begins at 0, have left; until then it stands in the card's link, and passes that in 100 ns from then on."""

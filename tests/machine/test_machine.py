@@ -27,6 +27,7 @@ from cxlemu.machine import (
 )
 from cxlemu.memory import MemorySpec
 from tests.helpers.commands import cxlemu
+from tests.helpers.tables import with_rows
 
 
 @pytest.fixture(autouse=True)
@@ -148,13 +149,10 @@ def test_no_figure_is_made_of_sizes_of_which_one_could_not_be_measured() -> None
     assert past_caches_bytes(ratios.__getitem__) is None
 
 
-@pytest.mark.parametrize(
-    ("fills", "took_s"),
-    [
-        ([Fill(1.0, 2.0, 0), Fill(1.0, 1.9, 0)], [1.0]),
-        ([Fill(1.0, 2.0, 1), Fill(1.0, 2.0, 0)], []),
-        ([Fill(1.0, 2.0, 0), Fill(1.5, 2.5, 0)], []),  # it got its core late
-    ],
+@with_rows(
+    ([Fill(1.0, 2.0, 0), Fill(1.0, 1.9, 0)], [1.0]),
+    ([Fill(1.0, 2.0, 1), Fill(1.0, 2.0, 0)], []),
+    ([Fill(1.0, 2.0, 0), Fill(1.5, 2.5, 0)], []),  # it got its core late
 )
 def test_a_round_counts_in_which_no_thread_waited_for_its_core(fills: list[Fill], took_s: list[float]) -> None:
     assert undisturbed_s(fills) == took_s

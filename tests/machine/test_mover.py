@@ -17,6 +17,7 @@ from cxlemu.memory.protocol import Bytes, HostMemory
 from cxlemu.plan import Call, Plan, RedOp
 from cxlemu.plan.address import StridedRun
 from cxlemu.plan.reduction import fold
+from tests.helpers.tables import with_rows
 
 RANKS, NBYTES = 3, 6000
 
@@ -124,9 +125,7 @@ def outputs(plan: Plan, movers: Sequence[Mover]) -> list[bytes]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("collective", "variant"), [("all_reduce", "two_shot"), ("all_gather", "all"), ("all_reduce", "line")]
-)
+@with_rows(("all_reduce", "two_shot"), ("all_gather", "all"), ("all_reduce", "line"))
 def test_a_device_computes_what_the_host_computes(collective: str, variant: str) -> None:
     plan = plan_of(collective, variant)
     expected = outputs(plan, [HOST_MOVER] * RANKS)

@@ -15,6 +15,7 @@ from cxlemu import _native
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import DTYPE_NAMES, DTYPES, RedOp
 from cxlemu.plan.reduction import fold, folds
+from tests.helpers.tables import with_rows
 
 OPS = (RedOp.SUM, RedOp.PROD, RedOp.MIN, RedOp.MAX)
 FOLDS = [(dtype, op) for dtype in DTYPES for op in RedOp if op is not RedOp.AVG and folds(dtype, op.name.lower())]
@@ -156,19 +157,16 @@ def test_of_two_zeros_the_later_is_chosen(dtype: str, op: RedOp) -> None:
 # --- what is refused ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("dtype", "op", "lengths", "divisor"),
-    [
-        (-1, 1, (8, 8, 8), 1),
-        (len(DTYPES), 1, (16, 16, 16), 1),
-        (0, 0, (8, 8, 8), 1),
-        (0, len(RedOp), (8, 8, 8), 1),
-        (0, 1, (8, 8, 8), 0),
-        (0, 1, (8, 8, 8), -1),
-        (0, 1, (8, 7, 8), 1),
-        (0, 1, (8, 8, 9), 1),
-        (2, 1, (6, 6, 6), 1),
-    ],
+@with_rows(
+    (-1, 1, (8, 8, 8), 1),
+    (len(DTYPES), 1, (16, 16, 16), 1),
+    (0, 0, (8, 8, 8), 1),
+    (0, len(RedOp), (8, 8, 8), 1),
+    (0, 1, (8, 8, 8), 0),
+    (0, 1, (8, 8, 8), -1),
+    (0, 1, (8, 7, 8), 1),
+    (0, 1, (8, 8, 9), 1),
+    (2, 1, (6, 6, 6), 1),
 )
 def test_a_fold_that_makes_no_sense_is_refused(
     dtype: int, op: int, lengths: tuple[int, int, int], divisor: int

@@ -44,6 +44,7 @@ from tests.helpers.by_hand import signal as ring
 from tests.helpers.commands import cxlemu, with_json
 from tests.helpers.fabric_helpers import fabric, read, write
 from tests.helpers.native_lockstep import card
+from tests.helpers.tables import with_rows
 
 CARD_BYTES = 1 << 20
 
@@ -355,14 +356,11 @@ def test_a_machine_that_cannot_keep_up_is_told() -> None:
     assert "--time-scale 0.004 gives them more" in result.output
 
 
-@pytest.mark.parametrize(
-    ("flags", "why"),
-    [
-        (["--time-scale", "2"], "--time-scale is for --pace"),
-        (["--pace", "--engine", "reference"], "needs the native engine"),
-        (["--pace", "--integrity", "crc32c"], "does not go with --integrity"),
-        (["--pace", "--backend", "dax", "--device", "none"], "real cards"),
-    ],
+@with_rows(
+    (["--time-scale", "2"], "--time-scale is for --pace"),
+    (["--pace", "--engine", "reference"], "needs the native engine"),
+    (["--pace", "--integrity", "crc32c"], "does not go with --integrity"),
+    (["--pace", "--backend", "dax", "--device", "none"], "real cards"),
 )
 def test_flags_that_do_not_go_with_a_pace(flags: list[str], why: str) -> None:
     assert why in cxlemu("run", *flags, code=2).output

@@ -24,6 +24,7 @@ from cxlemu.plan import file as plan_file
 from cxlemu.plan.file import MAGIC, save
 from cxlemu.plan.instructions import RECORD_DTYPE, Instruction, Kind, Operand
 from cxlemu.plan.rules import check, findings
+from tests.helpers.tables import with_rows
 from tests.helpers.tiers import examples
 
 few = examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -72,17 +73,14 @@ def load_bytes(tmp_path: Path, content: bytes) -> Plan:
 # --- what comes back -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("collective", "variant", "ranks", "nbytes"),
-    [
-        ("all_reduce", "two_shot", 3, 1000),
-        ("all_gather", "line", 2, 100),
-        ("broadcast", "all", 1, 64),
-        ("all_to_all", "naive", 4, 300_000),
-        ("barrier", "line", 5, 0),
-    ],
+@with_rows(
+    ("all_reduce", "two_shot", 3, 1000),
+    ("all_gather", "line", 2, 100),
+    ("broadcast", "all", 1, 64),
+    ("all_to_all", "naive", 4, 300_000),
+    ("barrier", "line", 5, 0),
 )
-def test_what_was_saved_comes_back(tmp_path: Path, collective: str, variant: str, ranks: int, nbytes: int) -> None:
+def test_what_was_saved_comes_back(collective: str, variant: str, ranks: int, nbytes: int, tmp_path: Path) -> None:
     one = plan(collective, variant, ranks, nbytes)
     save(one, tmp_path / "a.plan")
     again = load_plan(tmp_path / "a.plan")

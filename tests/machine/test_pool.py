@@ -32,6 +32,7 @@ from tests.helpers.pool_helpers import (
     running,
     small_pool,
 )
+from tests.helpers.tables import with_rows
 
 
 @pytest.fixture
@@ -164,19 +165,16 @@ def test_a_host_that_is_not_there_is_an_argument_error(pool: ShmPool) -> None:
 # -- who removes the names, and when
 
 
-@pytest.mark.parametrize(
-    "ending",
-    [
-        "",
-        "pool.unlink(); pool.unlink()",
-        "raise RuntimeError('boom')",
-        "with pool: sys.exit(3)",
-        "del pool",
-        "os.kill(os.getpid(), signal.SIGINT)",
-        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(1)); os.kill(os.getpid(), signal.SIGTERM)",
-    ],
+@with_rows(
+    "",
+    "pool.unlink(); pool.unlink()",
+    "raise RuntimeError('boom')",
+    "with pool: sys.exit(3)",
+    "del pool",
+    "os.kill(os.getpid(), signal.SIGINT)",
+    "signal.signal(signal.SIGTERM, lambda *_: sys.exit(1)); os.kill(os.getpid(), signal.SIGTERM)",
 )
-def test_names_go_however_the_owner_ends(name: str, ending: str) -> None:
+def test_names_go_however_the_owner_ends(ending: str, name: str) -> None:
     result = run_script(CREATE + "print(len(os.listdir('/dev/shm')) > 3)\n" + ending, name)
     assert result.stdout == "True\n"
     assert files(name) == []
@@ -271,10 +269,8 @@ def test_bad_names_are_refused(bad: str) -> None:
         ShmPool.attach(bad)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [("cards", 0), ("card_bytes", 8192), ("interleave_bytes", 100), ("hosts", -1), ("max_ranks", 0)]
-)
-def test_impossible_geometry_is_an_argument_error(name: str, key: str, value: int) -> None:
+@with_rows(("cards", 0), ("card_bytes", 8192), ("interleave_bytes", 100), ("hosts", -1), ("max_ranks", 0))
+def test_impossible_geometry_is_an_argument_error(key: str, value: int, name: str) -> None:
     with pytest.raises(ArgumentError, match=f"{key} is {value}"):
         ShmPool.create(name, **{**SMALL, key: value})
     assert files(name) == []

@@ -19,6 +19,7 @@ from cxlemu.topology.document import Document
 from faults.campaign import case
 from faults.cli import exec_run, replay_run
 from faults.programs import binary, positions, suppressions
+from tests.helpers.tables import with_rows
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("cxlemu", "collectives", "faults", "studies")
@@ -127,14 +128,11 @@ def test_every_file_is_opened_by_the_reader() -> None:
     assert set(EXCEPTIONS) - set(found) == set(), "these open nothing any more"
 
 
-@pytest.mark.parametrize(
-    ("source", "count"),
-    [
-        ("def f(path):\n with open(path) as file: pass", 1),
-        ("def f(path):\n path.open('rb'); path.open(); path.open(errors='replace'); path.open('r+b')", 4),
-        ("path.read_text(); path.read_bytes(); np.load(path); os.open(path, os.O_RDONLY)", 4),
-        ("open(path, 'w'); path.open('ab'); os.open(path, os.O_WRONLY); memory.open(cards, host=1)", 0),
-    ],
+@with_rows(
+    ("def f(path):\n with open(path) as file: pass", 1),
+    ("def f(path):\n path.open('rb'); path.open(); path.open(errors='replace'); path.open('r+b')", 4),
+    ("path.read_text(); path.read_bytes(); np.load(path); os.open(path, os.O_RDONLY)", 4),
+    ("open(path, 'w'); path.open('ab'); os.open(path, os.O_WRONLY); memory.open(cards, host=1)", 0),
 )
 def test_what_opens_a_file_is_found(source: str, count: int) -> None:
     assert len(list(openings(source))) == count

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import DTYPE_NAMES, DTYPES, RedOp
 from cxlemu.plan.reduction import fold, reductions
+from tests.helpers.tables import with_rows
 from tests.helpers.tiers import examples
 
 INTEGERS = {
@@ -188,13 +189,10 @@ def test_complex_sums_and_averages_are_those_of_their_parts() -> None:
     assert folded("c128", RedOp.AVG, rows[:2], 2).tolist() == [0.75 - 1j, 1.5 + 0j]
 
 
-@pytest.mark.parametrize(
-    ("redop", "wanted"),
-    [
-        *((redop, [False, True, True, True]) for redop in (RedOp.SUM, RedOp.MAX, RedOp.BOR)),
-        *((redop, [False, False, False, True]) for redop in (RedOp.PROD, RedOp.MIN, RedOp.BAND)),
-        (RedOp.BXOR, [False, True, True, False]),
-    ],
+@with_rows(
+    *((redop, [False, True, True, True]) for redop in (RedOp.SUM, RedOp.MAX, RedOp.BOR)),
+    *((redop, [False, False, False, True]) for redop in (RedOp.PROD, RedOp.MIN, RedOp.BAND)),
+    (RedOp.BXOR, [False, True, True, False]),
 )
 def test_of_bools_any_or_all_are_true(redop: RedOp, wanted: list[bool]) -> None:
     rows = [[False, False, True, True], [False, True, False, True]]

@@ -28,6 +28,7 @@ from cxlemu.pool.ledger import (
 from cxlemu.pool.orders import NUMBERED, ORDERS, in_order, order_of
 from cxlemu.pool.rooms import NoRoomError, Rooms
 from cxlemu.pool.superblock import CARD_BYTES_MAX, CARDS_MAX
+from tests.helpers.tables import with_rows
 
 PAGE, LINES, SESSION = 4096, 16, 7
 ARENA = Arena(16 * PAGE, 48 * PAGE)
@@ -182,17 +183,14 @@ def test_what_a_rank_posts_is_in_the_pool_before_it_looks_at_others() -> None:
     assert did == ["signal", "fence"]
 
 
-@pytest.mark.parametrize(
-    ("change", "fits"),
-    [
-        ({}, True),
-        ({"at": ARENA.at - PAGE}, False),
-        ({"end": ARENA.end + PAGE}, False),
-        ({"at": ARENA.at + 64}, False),
-        ({"end": ARENA.end - 64}, False),
-        ({"end": ARENA.at}, False),
-        ({"card": 1}, False),
-    ],
+@with_rows(
+    ({}, True),
+    ({"at": ARENA.at - PAGE}, False),
+    ({"end": ARENA.end + PAGE}, False),
+    ({"at": ARENA.at + 64}, False),
+    ({"end": ARENA.end - 64}, False),
+    ({"end": ARENA.at}, False),
+    ({"card": 1}, False),
     ids=str,
 )
 def test_a_room_of_another_rank_is_taken_where_it_can_be_one(change: dict[str, int], fits: bool) -> None:

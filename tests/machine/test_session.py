@@ -31,6 +31,7 @@ from cxlemu.pool.session_area import (
     encode,
     line_index,
 )
+from tests.helpers.tables import with_rows
 from tests.helpers.tiers import PATIENT_S, examples
 
 OFFSET = 4096
@@ -114,15 +115,12 @@ def test_sessions_are_never_the_same_twice() -> None:
     assert len(set(ids)) == 5
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"rank": 0, "ranks": MAX_RANKS + 1}, "9 ranks do not fit"),
-        ({"rank": 0, "ranks": 0}, "0 ranks do not fit"),
-        ({"rank": 3, "ranks": 3}, "rank 3 is not one of the ranks 0 to 2"),
-        ({"rank": -1, "ranks": 3}, "rank -1 is not"),
-        ({"rank": 0, "ranks": 1, "fingerprint": bytes(17)}, "at most 16 bytes, not 17"),
-    ],
+@with_rows(
+    ({"rank": 0, "ranks": MAX_RANKS + 1}, "9 ranks do not fit"),
+    ({"rank": 0, "ranks": 0}, "0 ranks do not fit"),
+    ({"rank": 3, "ranks": 3}, "rank 3 is not one of the ranks 0 to 2"),
+    ({"rank": -1, "ranks": 3}, "rank -1 is not"),
+    ({"rank": 0, "ranks": 1, "fingerprint": bytes(17)}, "at most 16 bytes, not 17"),
 )
 def test_impossible_ranks_are_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ArgumentError, match=sentence):

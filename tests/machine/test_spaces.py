@@ -18,6 +18,7 @@ from cxlemu.topology.shipped import shipped_configs
 from tests.helpers.by_hand import FENCE, signal, wait
 from tests.helpers.commands import cxlemu, with_json
 from tests.helpers.fabric_helpers import ends, ns, on_cards, plan, read, used, write
+from tests.helpers.tables import with_rows
 
 ROOT = Path(__file__).parents[2]
 
@@ -173,18 +174,15 @@ def test_more_ranks_than_places_own_no_memory() -> None:
         TOPOLOGY.space("nvlink")
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "says"),
-    [
-        ("owner: hosts", "owner: hosts, count: 2", "cards[1].count is 2 but hosts own one each"),
-        ("cards: [1, 2]", "cards: [0, 1]", "name card 0, which a space of kind peer_memory cannot lie on"),
-        ("kind: cxl_pool", "kind: cxl_pool, cards: [1]", "name card 1, which a space of kind cxl_pool cannot lie on"),
-        ("coherent: false", "coherent: false, coherence_ns: 4", "does not apply to a space that is not coherent"),
-        ("ends: [ranks, xs]", "ends: [rank0, xs]", "is not a host, card or switch"),
-        ("[cards, cxl]", "[card1, cxl]", "is not a host, card or switch"),
-        ("over: [ib]", "over: [ibm]", "spaces[1].over[0] 'ibm' is not a switch; did you mean ib?"),
-        ("coherent: false", "coherent: false, over: [cxl]", "spaces[0].over does not apply"),
-    ],
+@with_rows(
+    ("owner: hosts", "owner: hosts, count: 2", "cards[1].count is 2 but hosts own one each"),
+    ("cards: [1, 2]", "cards: [0, 1]", "name card 0, which a space of kind peer_memory cannot lie on"),
+    ("kind: cxl_pool", "kind: cxl_pool, cards: [1]", "name card 1, which a space of kind cxl_pool cannot lie on"),
+    ("coherent: false", "coherent: false, coherence_ns: 4", "does not apply to a space that is not coherent"),
+    ("ends: [ranks, xs]", "ends: [rank0, xs]", "is not a host, card or switch"),
+    ("[cards, cxl]", "[card1, cxl]", "is not a host, card or switch"),
+    ("over: [ib]", "over: [ibm]", "spaces[1].over[0] 'ibm' is not a switch; did you mean ib?"),
+    ("coherent: false", "coherent: false, over: [cxl]", "spaces[0].over does not apply"),
 )
 def test_what_cannot_be_is_refused(old: str, new: str, says: str) -> None:
     with pytest.raises(ConfigError) as error:

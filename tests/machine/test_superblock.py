@@ -24,6 +24,7 @@ from cxlemu.pool.superblock import (
     data_offset,
     parse,
 )
+from tests.helpers.tables import with_rows
 from tests.helpers.tiers import examples
 
 MIB = 1 << 20
@@ -75,19 +76,16 @@ def test_a_right_crc_does_not_excuse_impossible_values(
             parse(written.pack(), "card")
 
 
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"cards": 0}, "cards is 0, possible are 1 to 1024"),
-        ({"cards": 1025}, "cards is 1025"),
-        ({"hosts": 65537}, "hosts is 65537, possible are 0 to 65536"),
-        ({"max_ranks": 65537}, "max_ranks is 65537"),
-        ({"card_bytes": data_offset(16)}, "card_bytes is 8192, possible are multiples of 4096 from 12288"),
-        ({"card_bytes": MIB + 64}, "card_bytes is 1048640"),
-        ({"interleave_bytes": 128}, "interleave_bytes is 128, possible are powers of two from 256 to 16777216"),
-        ({"interleave_bytes": 768}, "interleave_bytes is 768"),
-        ({"interleave_bytes": 32 * MIB}, "interleave_bytes is 33554432"),
-    ],
+@with_rows(
+    ({"cards": 0}, "cards is 0, possible are 1 to 1024"),
+    ({"cards": 1025}, "cards is 1025"),
+    ({"hosts": 65537}, "hosts is 65537, possible are 0 to 65536"),
+    ({"max_ranks": 65537}, "max_ranks is 65537"),
+    ({"card_bytes": data_offset(16)}, "card_bytes is 8192, possible are multiples of 4096 from 12288"),
+    ({"card_bytes": MIB + 64}, "card_bytes is 1048640"),
+    ({"interleave_bytes": 128}, "interleave_bytes is 128, possible are powers of two from 256 to 16777216"),
+    ({"interleave_bytes": 768}, "interleave_bytes is 768"),
+    ({"interleave_bytes": 32 * MIB}, "interleave_bytes is 33554432"),
 )
 def test_impossible_geometry_is_named(change: dict[str, int], sentence: str) -> None:
     flaw = replace(GEOMETRY, **change).flaw()

@@ -12,21 +12,19 @@ from cxlemu.plan import NOTHING, Call, DoorbellGroup, Instruction, Kind, Layout,
 from tests.helpers.by_hand import FENCE, signal, wait
 from tests.helpers.fabric_helpers import LOAD_NS, WAY_NS, ends, fabric, ns, plan, read, simulated, used, write
 from tests.helpers.max_min import Flow, max_min_ends_ns
+from tests.helpers.tables import with_rows
 
 MB = 1_000_003  # no rate here divides it
 LOOK_NS = LOAD_NS  # without doorbell_observe_ns
 ENGINES = {"to_pool_gbytes_per_s": 20, "from_pool_gbytes_per_s": 20}
 
 
-@pytest.mark.parametrize(
-    ("slowest", "figures"),
-    [
-        (20, ENGINES),
-        (8, ENGINES | {"host_link": 8}),
-        (5.5, ENGINES | {"card_link": 5.5}),
-        (10, ENGINES | {"write": 10, "read": 10}),
-        (22.5, {}),
-    ],
+@with_rows(
+    (20, ENGINES),
+    (8, ENGINES | {"host_link": 8}),
+    (5.5, ENGINES | {"card_link": 5.5}),
+    (10, ENGINES | {"write": 10, "read": 10}),
+    (22.5, {}),
 )
 def test_one_rank_one_card_is_as_fast_as_the_slowest_part(slowest: float, figures: dict[str, float]) -> None:
     assert simulated(fabric(1, 1, **figures), [[[write(0, MB)]]]).time_ns == ns(MB, slowest)
@@ -254,14 +252,11 @@ def test_a_link_carries_whole_flits_and_takes_its_time_for_each_message(flit: in
     )
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (", flit_bytes: 68", "links[0].flit_payload_bytes is missing: how much of a flit's 68 bytes is payload"),
-        (", flit_payload_bytes: 64", "links[0].flit_bytes is missing"),
-        (", flit_bytes: 64, flit_payload_bytes: 68", "links[0].flit_payload_bytes is 68 but should be 64 at most"),
-        (", message_ns: -1", "links[0].message_ns is -1 but should be greater than or equal to 0"),
-    ],
+@with_rows(
+    (", flit_bytes: 68", "links[0].flit_payload_bytes is missing: how much of a flit's 68 bytes is payload"),
+    (", flit_payload_bytes: 64", "links[0].flit_bytes is missing"),
+    (", flit_bytes: 64, flit_payload_bytes: 68", "links[0].flit_payload_bytes is 68 but should be 64 at most"),
+    (", message_ns: -1", "links[0].message_ns is -1 but should be greater than or equal to 0"),
 )
 def test_flits_that_carry_no_payload_are_refused(more: str, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):

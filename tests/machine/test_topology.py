@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from cxlemu.errors import ArgumentError, ConfigError
 from cxlemu.topology import Topology, shipped_configs
 from tests.helpers import commands
+from tests.helpers.tables import with_rows
 
 SHIPPED = {  # hosts, ranks per host, cards, bytes emulated per card
     "clusters-cxl": (64, 1, 64, 1 << 20),
@@ -117,17 +118,14 @@ def test_a_figure_without_provenance_is_named(tmp_path: Path) -> None:
     assert Topology.load(file).hosts == Topology.load("laptop").hosts
 
 
-@pytest.mark.parametrize(
-    ("standing", "message"),
-    [
-        ("{value: 214}", ":12: hosts.memory.latency_ns should be {value: ..."),
-        ("{value: 214, source: a, assumed: b}", ":12: hosts.memory.latency_ns should be {value: ..."),
-        ("{value: 214, guessed: a}", ":12: hosts.memory.latency_ns should be {value: ..."),
-        ('{value: 214, source: ""}', ":12: hosts.memory.latency_ns.source is '' but should be one line of text"),
-        ("{value: 214, source: 7}", ":12: hosts.memory.latency_ns.source is 7 but should be one line of text"),
-        ("{value: x, source: a}", ":12: hosts.memory.latency_ns is 'x' but should be a valid integer"),
-        ("{source: a}", ":12: hosts.memory.latency_ns is {'source': 'a'} but should be a valid integer"),
-    ],
+@with_rows(
+    ("{value: 214}", ":12: hosts.memory.latency_ns should be {value: ..."),
+    ("{value: 214, source: a, assumed: b}", ":12: hosts.memory.latency_ns should be {value: ..."),
+    ("{value: 214, guessed: a}", ":12: hosts.memory.latency_ns should be {value: ..."),
+    ('{value: 214, source: ""}', ":12: hosts.memory.latency_ns.source is '' but should be one line of text"),
+    ("{value: 214, source: 7}", ":12: hosts.memory.latency_ns.source is 7 but should be one line of text"),
+    ("{value: x, source: a}", ":12: hosts.memory.latency_ns is 'x' but should be a valid integer"),
+    ("{source: a}", ":12: hosts.memory.latency_ns is {'source': 'a'} but should be a valid integer"),
 )
 def test_a_standing_that_says_nothing_is_refused(standing: str, message: str) -> None:
     shipped = shipped_configs()["laptop"].read_text()
@@ -179,17 +177,14 @@ def test_there_is_no_latency_to_a_host_that_is_not_there(two_levels: Topology) -
         two_levels.load_latency_ns(8, 0)
 
 
-@pytest.mark.parametrize(
-    ("name", "ranks", "hosts", "text"),
-    [
-        ("titan2-6xcz120", 1, (0,), "1 rank on 1 host"),
-        ("titan2-6xcz120", 3, (0, 1, 2), "3 ranks on 3 hosts (1+1+1)"),
-        ("titan2-6xcz120", 4, (0, 0, 1, 2), "4 ranks on 3 hosts (2+1+1)"),
-        ("titan2-6xcz120", 8, (0, 0, 0, 1, 1, 1, 2, 2), "8 ranks on 3 hosts (3+3+2)"),
-        ("one-host-four-ranks", 6, (0,) * 6, "6 ranks on 1 host"),
-        ("twelve-hosts", 12, tuple(range(12)), "12 ranks on 12 hosts (1 each)"),
-        ("twelve-hosts", 13, (0, *range(12)), "13 ranks on 12 hosts (1 to 2 each)"),
-    ],
+@with_rows(
+    ("titan2-6xcz120", 1, (0,), "1 rank on 1 host"),
+    ("titan2-6xcz120", 3, (0, 1, 2), "3 ranks on 3 hosts (1+1+1)"),
+    ("titan2-6xcz120", 4, (0, 0, 1, 2), "4 ranks on 3 hosts (2+1+1)"),
+    ("titan2-6xcz120", 8, (0, 0, 0, 1, 1, 1, 2, 2), "8 ranks on 3 hosts (3+3+2)"),
+    ("one-host-four-ranks", 6, (0,) * 6, "6 ranks on 1 host"),
+    ("twelve-hosts", 12, tuple(range(12)), "12 ranks on 12 hosts (1 each)"),
+    ("twelve-hosts", 13, (0, *range(12)), "13 ranks on 12 hosts (1 to 2 each)"),
 )
 def test_ranks_are_placed_in_blocks(name: str, ranks: int, hosts: tuple[int, ...], text: str) -> None:
     topology = Topology.load(name)

@@ -9,34 +9,28 @@ from hypothesis import strategies as st
 from cxlemu.cli.params import BytesParam
 from cxlemu.errors import ArgumentError
 from cxlemu.units import format_bytes, format_numbers, parse_bytes
+from tests.helpers.tables import with_rows
 
 
-@pytest.mark.parametrize(
-    ("text", "nbytes"),
-    [
+@with_rows(
         (123, 123), ("123", 123), ("0", 0), ("7B", 7), ("64K", 65536), ("64k", 65536), ("1KB", 1024),
         ("1KiB", 1024), ("1 M", 2**20), (" 1MiB ", 2**20), ("1.5M", 3 * 2**19),
         ("128GiB", 2**37), ("2TB", 2**41),
-    ],
 )  # fmt: skip
 def test_every_suffix_is_a_power_of_1024(text: str | int, nbytes: int) -> None:
     assert parse_bytes(text) == nbytes
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "K", "1X", "1KX", "-1", "1e3", "0x10", "1_000", "1 2", "0.3", "1.5", "nan", "inf", "٣", "9" * 400,
-     -1, True, 1.5, None],
+@with_rows("", "K", "1X", "1KX", "-1", "1e3", "0x10", "1_000", "1 2", "0.3", "1.5", "nan", "inf", "٣", "9" * 400,
+     -1, True, 1.5, None
 )  # fmt: skip
 def test_what_is_not_a_size_is_refused(text: str) -> None:
     with pytest.raises(ArgumentError, match="bytes"):
         parse_bytes(text)
 
 
-@pytest.mark.parametrize(
-    ("nbytes", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (65536, "64 KiB"), (1536, "1.5 KiB"),
-     (10**9, "953.7 MiB"), (1023 * 2**30, "1023 GiB"), (2**70, "1024 EiB")],
+@with_rows((0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (65536, "64 KiB"), (1536, "1.5 KiB"),
+     (10**9, "953.7 MiB"), (1023 * 2**30, "1023 GiB"), (2**70, "1024 EiB")
 )  # fmt: skip
 def test_sizes_are_printed_in_the_largest_unit(nbytes: int, text: str) -> None:
     assert format_bytes(nbytes) == text

@@ -42,6 +42,7 @@ from cxlemu.world import processes as processes_module
 from cxlemu.world import threads as threads_module
 from cxlemu.world.environment import find_place
 from tests.helpers.rank_programs import VICTIM
+from tests.helpers.tables import with_rows
 from tests.helpers.tiers import PATIENT_S
 
 LAPTOP = Topology.load("laptop")
@@ -140,24 +141,21 @@ def test_one_rank_is_a_world(run: Callable[..., list[Any]]) -> None:
     assert run(programs.who_am_i, "threads", ranks=1) == [(0, 1, 0, "threads")]
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        *(({"ranks": wrong}, f"ranks is a whole number from 1 on, not {wrong!r}") for wrong in (0, "2", 2.0, None)),
-        *(({"heap_bytes": wrong}, f"heap_bytes is a whole number from 0 on, not {wrong!r}") for wrong in (-1, "1GiB")),
-        ({"hosts": (0, "1")}, "each of hosts is a whole number from 0 on, not '1'"),
-        ({"hosts": 2}, "hosts is a list of whole numbers, not 2"),
-        ({"main": 3}, "main is a function that every rank runs, not 3"),
-        ({"how": "fibers"}, "not as 'fibers'"),
-        ({"memory": "cxl"}, "a backend is one of .*, not 'cxl'"),
-        ({"memory": None}, "memory is a MemorySpec or the name of a backend, not None"),
-        *(
-            ({"deadline_s": wrong}, f"deadline_s is a number of seconds above 0, not {wrong!r}")
-            for wrong in (0.0, -1, float("nan"), "x", None, True)
-        ),
-    ],
+@with_rows(
+    *(({"ranks": wrong}, f"ranks is a whole number from 1 on, not {wrong!r}") for wrong in (0, "2", 2.0, None)),
+    *(({"heap_bytes": wrong}, f"heap_bytes is a whole number from 0 on, not {wrong!r}") for wrong in (-1, "1GiB")),
+    ({"hosts": (0, "1")}, "each of hosts is a whole number from 0 on, not '1'"),
+    ({"hosts": 2}, "hosts is a list of whole numbers, not 2"),
+    ({"main": 3}, "main is a function that every rank runs, not 3"),
+    ({"how": "fibers"}, "not as 'fibers'"),
+    ({"memory": "cxl"}, "a backend is one of .*, not 'cxl'"),
+    ({"memory": None}, "memory is a MemorySpec or the name of a backend, not None"),
+    *(
+        ({"deadline_s": wrong}, f"deadline_s is a number of seconds above 0, not {wrong!r}")
+        for wrong in (0.0, -1, float("nan"), "x", None, True)
+    ),
 )
-def test_impossible_worlds_are_refused(pool_name: str, options: dict[str, Any], sentence: str) -> None:
+def test_impossible_worlds_are_refused(options: dict[str, Any], sentence: str, pool_name: str) -> None:
     usual = {"main": programs.who_am_i, "ranks": 2, "topology": LAPTOP, "memory": MemorySpec(), "pool_name": pool_name}
     for run in (launch, launch_survivors):
         if run is launch or "hosts" not in options:
@@ -348,12 +346,9 @@ def group_of(process: subprocess.Popen[str]) -> list[int]:
     rows=lambda how, number: (how, number) not in (("processes", signal.SIGINT), ("threads", signal.SIGTERM))
 )
 @both_ways
-@pytest.mark.parametrize(
-    ("number", "to_group"),
-    [(signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGHUP, True), (signal.SIGQUIT, True)],
-)
+@with_rows((signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGHUP, True), (signal.SIGQUIT, True))
 def test_a_stopped_world_leaves_no_process_and_no_segment(
-    pool_name: str, how: str, number: signal.Signals, to_group: bool
+    number: signal.Signals, to_group: bool, pool_name: str, how: str
 ) -> None:
     with program("launch", "wait_for_each_other", how, pool_name) as process:
         await_running(process)
@@ -553,14 +548,11 @@ def test_of_launchers_that_contradict_each_other_those_pass_that_nest() -> None:
     assert find_place(OPEN_MPI | TORCHRUN | {"RANK": "0"}, one_machine=False).rank == 0  # one torchrun a machine
 
 
-@pytest.mark.parametrize(
-    ("environment", "variable", "value"),
-    [
-        (TORCHRUN, "TORCHELASTIC_RUN_ID", "y"),
-        (OPEN_MPI, "PMIX_NAMESPACE", "18"),
-        (MPICH, "PMI_JOBID", "5.1"),
-        (SRUN, "SLURM_STEP_ID", "1"),
-    ],
+@with_rows(
+    (TORCHRUN, "TORCHELASTIC_RUN_ID", "y"),
+    (OPEN_MPI, "PMIX_NAMESPACE", "18"),
+    (MPICH, "PMI_JOBID", "5.1"),
+    (SRUN, "SLURM_STEP_ID", "1"),
 )
 def test_another_job_has_another_pool(environment: dict[str, str], variable: str, value: str) -> None:
     assert find_place(environment).pool_name != find_place(environment | {variable: value}).pool_name
@@ -583,24 +575,21 @@ def test_a_malformed_number_is_refused_by_its_name(name: str, value: str) -> Non
             find_place(LAUNCHERS[name] | {variable: value})
 
 
-@pytest.mark.parametrize(
-    ("environment", "sentence"),
-    [
-        (TORCHRUN | {"RANK": "4"}, "RANK is 4, which must be less than WORLD_SIZE, 4"),
-        (TORCHRUN | {"WORLD_SIZE": "999999999"}, "WORLD_SIZE is 999999999, a pool takes up to 65536 ranks"),
-        (TORCHRUN | {"LOCAL_WORLD_SIZE": "2"}, "LOCAL_WORLD_SIZE is 2 with WORLD_SIZE 4, expected 4"),
-        (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, "all ranks must run there"),
-        (SRUN | {"SLURM_STEP_NUM_NODES": "2"}, "SLURM_STEP_NUM_NODES is 2"),
-        ({"RANK": "0"}, "WORLD_SIZE is not set, but it goes with RANK"),
-        ({"RANK": "0", "WORLD_SIZE": "x"}, "WORLD_SIZE is 'x', expected a whole number from 0 to 999999999$"),
-        (
-            {"RANK": "0", "WORLD_SIZE": "1"},
-            "RANK is set, but not MASTER_ADDR and MASTER_PORT: set both, to the same words",
-        ),
-        ({"RANK": "0", "WORLD_SIZE": "1", "TORCHELASTIC_RESTART_COUNT": "0"}, "by which torchrun names its runs"),
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_JOB_ID": "9"}, "SLURM_JOB_ID and SLURM_STEP_ID"),
-        ({}, "mpirun -np 4"),
-    ],
+@with_rows(
+    (TORCHRUN | {"RANK": "4"}, "RANK is 4, which must be less than WORLD_SIZE, 4"),
+    (TORCHRUN | {"WORLD_SIZE": "999999999"}, "WORLD_SIZE is 999999999, a pool takes up to 65536 ranks"),
+    (TORCHRUN | {"LOCAL_WORLD_SIZE": "2"}, "LOCAL_WORLD_SIZE is 2 with WORLD_SIZE 4, expected 4"),
+    (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, "all ranks must run there"),
+    (SRUN | {"SLURM_STEP_NUM_NODES": "2"}, "SLURM_STEP_NUM_NODES is 2"),
+    ({"RANK": "0"}, "WORLD_SIZE is not set, but it goes with RANK"),
+    ({"RANK": "0", "WORLD_SIZE": "x"}, "WORLD_SIZE is 'x', expected a whole number from 0 to 999999999$"),
+    (
+        {"RANK": "0", "WORLD_SIZE": "1"},
+        "RANK is set, but not MASTER_ADDR and MASTER_PORT: set both, to the same words",
+    ),
+    ({"RANK": "0", "WORLD_SIZE": "1", "TORCHELASTIC_RESTART_COUNT": "0"}, "by which torchrun names its runs"),
+    ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_JOB_ID": "9"}, "SLURM_JOB_ID and SLURM_STEP_ID"),
+    ({}, "mpirun -np 4"),
 )
 def test_an_inconsistent_environment_is_refused(environment: dict[str, str], sentence: str) -> None:
     with pytest.raises(ArgumentError, match=sentence):

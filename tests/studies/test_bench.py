@@ -30,6 +30,7 @@ from studies.peers.ours import OurPeer
 from studies.peers.ratios import LIMIT, OURS, Lane, RatioRow, Samples, Timing
 from studies.peers.worker import Repeated
 from tests.helpers.commands import cxlemu, with_json
+from tests.helpers.tables import with_rows
 from tests.helpers.tiers import PATIENT_S
 from tests.helpers.worlds import calls_of
 
@@ -161,18 +162,15 @@ def test_a_cell_is_measured_again_while_its_times_are_impossible(
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8])
-@pytest.mark.parametrize(
-    ("collective", "root_reads", "others_read"),
-    [  # in blocks, of n ranks
-        ("broadcast", lambda n: 0, lambda n: 1),
-        ("scatter", lambda n: 1, lambda n: 1),
-        ("all_gather", lambda n: n, lambda n: n),
-        ("gather", lambda n: 1, lambda n: 1),
-        ("all_to_all", lambda n: n, lambda n: n),
-        ("reduce_scatter", lambda n: n, lambda n: n),
-        ("all_reduce", lambda n: 2 - 1 / n, lambda n: 2 - 1 / n),
-        ("reduce", lambda n: 2 - 1 / n, lambda n: 1),
-    ],
+@with_rows(  # in blocks, of n ranks
+    ("broadcast", lambda n: 0, lambda n: 1),
+    ("scatter", lambda n: 1, lambda n: 1),
+    ("all_gather", lambda n: n, lambda n: n),
+    ("gather", lambda n: 1, lambda n: 1),
+    ("all_to_all", lambda n: n, lambda n: n),
+    ("reduce_scatter", lambda n: n, lambda n: n),
+    ("all_reduce", lambda n: 2 - 1 / n, lambda n: 2 - 1 / n),
+    ("reduce", lambda n: 2 - 1 / n, lambda n: 1),
 )
 def test_the_bytes_of_a_limit(collective: str, root_reads: Any, others_read: Any, ranks: int) -> None:
     block = 4 * 24
@@ -330,15 +328,12 @@ def in_pool(context: RankContext, collective: str, nbytes: int) -> tuple[str, in
         return taken[-1].algorithm, worker.wrong_elements(pool.once, pool.buffers, comm.rank, command["pieces"])
 
 
-@pytest.mark.parametrize(
-    ("collective", "nbytes", "variant"),
-    [
-        ("gather", 64 << 10, "push"),
-        ("gather", 4 << 10, "aggregate"),
-        ("scatter", 64 << 10, "zero_copy"),
-        ("all_gather", 64 << 10, "zero_copy"),
-        ("all_gather", 1 << 20, "push"),
-    ],
+@with_rows(
+    ("gather", 64 << 10, "push"),
+    ("gather", 4 << 10, "aggregate"),
+    ("scatter", 64 << 10, "zero_copy"),
+    ("all_gather", 64 << 10, "zero_copy"),
+    ("all_gather", 1 << 20, "push"),
 )
 def test_arrays_in_the_pool_are_moved_with_one_copy(collective: str, nbytes: int, variant: str) -> None:
     program = partial(in_pool, collective=collective, nbytes=nbytes)
@@ -391,14 +386,11 @@ def test_a_source_is_rewritten_on_the_device() -> None:
         seen.clear()
 
 
-@pytest.mark.parametrize(
-    ("accelerator", "says", "reason"),
-    [
-        ("fake", "2", "fake is not a GPU"),
-        ("cuda", "torch without NCCL", "torch without NCCL"),
-        ("cuda:0", "1", "it needs a GPU for each of 2 ranks, and there are 1"),
-        ("cuda", "2", ""),
-    ],
+@with_rows(
+    ("fake", "2", "fake is not a GPU"),
+    ("cuda", "torch without NCCL", "torch without NCCL"),
+    ("cuda:0", "1", "it needs a GPU for each of 2 ranks, and there are 1"),
+    ("cuda", "2", ""),
 )
 def test_nccl_is_there_where_each_rank_has_a_gpu_and_else_says_why_not(
     accelerator: str, says: str, reason: str, tmp_path: Path
@@ -556,22 +548,19 @@ def test_all_eight_collectives_on_three_ranks() -> None:
     assert f"{len(compare.cells(DATA, SIZES, 3))} rows, 0 wrong" in done.output
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["barrier"], "'barrier' is not a collective that moves data"),
-        (["--peers", "nccl"], "'nccl' is not one of openmpi, mpich, gloo"),
-        (["--peer-python", "openmpi"], "takes NAME=PATH"),
-        (["--peers", ""], "'' is not one of openmpi, mpich, gloo"),
-        (["--peers", "gloo", "--peer-python", "mpich=python"], "mpich is not among the peers"),
-        (["--peers", "gloo", "--no-single-copy"], "no MPI is among the peers"),
-        (["--deadline-s", "inf"], "not in the range"),
-        (["--accelerator", "gpu"], "unknown device 'gpu'"),
-        (["-b", "9", "-e", "15"], "no size between 9 and 15"),
-        (["--json", "/nonexistent/b.json"], "--json /nonexistent/b.json cannot be written"),
-        (["--plot", "/nonexistent/b.png"], "--plot /nonexistent/b.png cannot be written"),
-        (["--plot", "b.gif"], "--plot b.gif: no picture ends in .gif; give one of .png, .svg, .pdf"),
-    ],
+@with_rows(
+    (["barrier"], "'barrier' is not a collective that moves data"),
+    (["--peers", "nccl"], "'nccl' is not one of openmpi, mpich, gloo"),
+    (["--peer-python", "openmpi"], "takes NAME=PATH"),
+    (["--peers", ""], "'' is not one of openmpi, mpich, gloo"),
+    (["--peers", "gloo", "--peer-python", "mpich=python"], "mpich is not among the peers"),
+    (["--peers", "gloo", "--no-single-copy"], "no MPI is among the peers"),
+    (["--deadline-s", "inf"], "not in the range"),
+    (["--accelerator", "gpu"], "unknown device 'gpu'"),
+    (["-b", "9", "-e", "15"], "no size between 9 and 15"),
+    (["--json", "/nonexistent/b.json"], "--json /nonexistent/b.json cannot be written"),
+    (["--plot", "/nonexistent/b.png"], "--plot /nonexistent/b.png cannot be written"),
+    (["--plot", "b.gif"], "--plot b.gif: no picture ends in .gif; give one of .png, .svg, .pdf"),
 )
 def test_bad_input_is_refused(arguments: list[str], message: str) -> None:
     assert message in bench(*arguments, code=2).output

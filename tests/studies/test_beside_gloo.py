@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests.helpers.tables import with_rows
 from tests.helpers.tiers import PATIENT_S
 
 pytestmark = pytest.mark.skipif(
@@ -37,10 +38,7 @@ def test_a_ratio_is_the_median_of_the_pairs_ratios() -> None:
     assert row == ["call", "2000000.0", "2000000.0", "0.50", "2000000.0", "1000000.0", "0.50"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [("no_way", "there is no 'no_way': ways are ddp,"), ("--ranks 1", "2 ranks and 1 pair are the least")],
-)
+@with_rows(("no_way", "there is no 'no_way': ways are ddp,"), ("--ranks 1", "2 ranks and 1 pair are the least"))
 def test_what_cannot_be_measured_is_said(
     arguments: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,6 +33,7 @@ from studies.training.step import train
 from studies.training.symmetric import fabric_of
 from tests.helpers.commands import cxlemu
 from tests.helpers.serving import BLOCK_BYTES, iterations, machine, request
+from tests.helpers.tables import with_rows
 
 TWELVE = Topology.load("twelve-hosts")
 
@@ -159,41 +160,35 @@ def test_jobs_that_share_nothing_are_not_compared(tmp_path: Path) -> None:
     assert (done.exit_code, "share no link and no card" in done.output) == (3, True), done.output
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("ranks: 3\n", "simulate is empty, which is not a job"),
-        ("simulate: all_gater\n", "did you mean all_gather"),
-        ("simulate: training\nranks: 4\nstages: 2\n", "job.yaml:3: stages is not a key of training"),
-        ("simulate: training\nranks: 4\nbatch: many\n", "job.yaml:3: batch 'many' is not a valid integer"),
-        ("simulate: training\nranks: [4]\n", "job.yaml:2: ranks is [4] but should be text"),
-        ("simulate: training\nranks: 2-4\n", "job.yaml:2: ranks should be one number"),
-        ("simulate: training\nranks: 4\nparallel: tp=2\n", "training is fsdp"),
-        ("simulate: training\n", "its number of ranks, 2 or more: --ranks, or the key ranks"),
-        ("simulate: serving\n", "its number of hosts: --hosts, or the key hosts"),
-        ("simulate: serving\nhosts: 2\nplace: pool,rdma\n", "has one --place"),
-        ("simulate: serving\nhosts: 10\n", "has places for 12 ranks, but the jobs take 3 + 10"),
-        ("simulate: all_reduce\nranks: 3\nvariant: every\n", "one variant"),
-        ("- 1\n", "a job is a mapping"),
-    ],
+@with_rows(
+    ("ranks: 3\n", "simulate is empty, which is not a job"),
+    ("simulate: all_gater\n", "did you mean all_gather"),
+    ("simulate: training\nranks: 4\nstages: 2\n", "job.yaml:3: stages is not a key of training"),
+    ("simulate: training\nranks: 4\nbatch: many\n", "job.yaml:3: batch 'many' is not a valid integer"),
+    ("simulate: training\nranks: [4]\n", "job.yaml:2: ranks is [4] but should be text"),
+    ("simulate: training\nranks: 2-4\n", "job.yaml:2: ranks should be one number"),
+    ("simulate: training\nranks: 4\nparallel: tp=2\n", "training is fsdp"),
+    ("simulate: training\n", "its number of ranks, 2 or more: --ranks, or the key ranks"),
+    ("simulate: serving\n", "its number of hosts: --hosts, or the key hosts"),
+    ("simulate: serving\nhosts: 2\nplace: pool,rdma\n", "has one --place"),
+    ("simulate: serving\nhosts: 10\n", "has places for 12 ranks, but the jobs take 3 + 10"),
+    ("simulate: all_reduce\nranks: 3\nvariant: every\n", "one variant"),
+    ("- 1\n", "a job is a mapping"),
 )
-def test_a_job_that_cannot_be_is_refused_with_a_sentence(tmp_path: Path, text: str, said: str) -> None:
+def test_a_job_that_cannot_be_is_refused_with_a_sentence(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(text)
     done = invoked(f"all_gather -c twelve-hosts -n 3 -b 1M --with {tmp_path / 'job.yaml'}", code=2)
     assert said in re.sub(r"\s+", " ", done.output), done.output
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("serving -c twelve-hosts --hosts 2 --crash 0@1", "--crash does not go with --with"),
-        ("training -c twelve-hosts -n 4 --batch 4 --against six-cards", "--against does not go with --with"),
-        ("all_gather -c twelve-hosts -n 3 --check", "--check does not go with --with"),
-        ("all_gather all_reduce -c twelve-hosts -n 3", "one collective"),
-        ("all_gather -c infiniband-3xh100 -n 2", "has no pool"),
-    ],
+@with_rows(
+    ("serving -c twelve-hosts --hosts 2 --crash 0@1", "--crash does not go with --with"),
+    ("training -c twelve-hosts -n 4 --batch 4 --against six-cards", "--against does not go with --with"),
+    ("all_gather -c twelve-hosts -n 3 --check", "--check does not go with --with"),
+    ("all_gather all_reduce -c twelve-hosts -n 3", "one collective"),
+    ("all_gather -c infiniband-3xh100 -n 2", "has no pool"),
 )
-def test_flags_that_mean_nothing_beside_another_job_are_refused(tmp_path: Path, line: str, said: str) -> None:
+def test_flags_that_mean_nothing_beside_another_job_are_refused(line: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("simulate: all_gather\nranks: 3\nminbytes: 1M\n")
     done = invoked(f"{line} --with {tmp_path / 'job.yaml'}", code=2)
     assert said in re.sub(r"\s+", " ", done.output), done.output

@@ -12,6 +12,7 @@ from cxlemu.chakra.workload import load
 from cxlemu.errors import PlanFileError
 from cxlemu.topology import Topology
 from studies.traces import replay
+from tests.helpers.tables import with_rows
 
 WORLD = {"Process Group Name": "0", "Process Group Description": "default_pg", "Process Group Ranks": "[0, 1]"}
 
@@ -82,28 +83,25 @@ def test_groups_messages_and_sizes_are_chakras(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("document", "said"),
-    [
-        ("{", "is not JSON"),
-        ("[" * 100_000, "is not JSON"),
-        ({"events": []}, "has no traceEvents"),
-        ({"traceEvents": [op(0, 1)]}, "profile with record_shapes=True"),
-        ({"traceEvents": [{"ph": "X", "name": "cxl:all_reduce", "ts": 0}]}, "metadata of a call is damaged"),
-        ({"traceEvents": [call("all_reduce", 0, "now", 1)]}, "metadata of a call is damaged"),  # type: ignore[arg-type]
-        ({"traceEvents": [op(0, float("inf")), call("all_reduce", 0, 0, 1)]}, "begins at 0.0 us and takes inf us"),
-        ({"traceEvents": [call("all_reduce", 0, float("nan"), 1)]}, "begins at nan us"),
-        ({"traceEvents": [call("all_reduce", 0, 0, 1, **{"In msg bytes": -5})]}, "-5 bytes"),
-        ({"traceEvents": [call("all_reduce", 0, 0, 1, **{"In msg bytes": 1e400})]}, "is damaged: OverflowError"),
-        ({"traceEvents": [call("all_reduce", 0, 0, 1, **{"Process Group Ranks": "[3, 4]"})]}, r"ranks \[3, 4\]"),
-        (
-            {"traceEvents": [call("all_reduce", 0, 0, 1, **{"Process Group Ranks": '{"0": 1}'})]},
-            "the group has the ranks",
-        ),
-        ({"traceEvents": [call("bcast", 0, 0, 1)]}, "Chakra has no collective 'bcast'"),
-        ({"traceEvents": [call("recv", 0, 0, 1, **{"Src Rank": -1})]}, "a receive from any source"),
-        ({"traceEvents": [call("all_reduce", 0, 0, 1, Rank=1)]}, "is of rank 1, not 0"),
-    ],
+@with_rows(
+    ("{", "is not JSON"),
+    ("[" * 100_000, "is not JSON"),
+    ({"events": []}, "has no traceEvents"),
+    ({"traceEvents": [op(0, 1)]}, "profile with record_shapes=True"),
+    ({"traceEvents": [{"ph": "X", "name": "cxl:all_reduce", "ts": 0}]}, "metadata of a call is damaged"),
+    ({"traceEvents": [call("all_reduce", 0, "now", 1)]}, "metadata of a call is damaged"),  # type: ignore[arg-type]
+    ({"traceEvents": [op(0, float("inf")), call("all_reduce", 0, 0, 1)]}, "begins at 0.0 us and takes inf us"),
+    ({"traceEvents": [call("all_reduce", 0, float("nan"), 1)]}, "begins at nan us"),
+    ({"traceEvents": [call("all_reduce", 0, 0, 1, **{"In msg bytes": -5})]}, "-5 bytes"),
+    ({"traceEvents": [call("all_reduce", 0, 0, 1, **{"In msg bytes": 1e400})]}, "is damaged: OverflowError"),
+    ({"traceEvents": [call("all_reduce", 0, 0, 1, **{"Process Group Ranks": "[3, 4]"})]}, r"ranks \[3, 4\]"),
+    (
+        {"traceEvents": [call("all_reduce", 0, 0, 1, **{"Process Group Ranks": '{"0": 1}'})]},
+        "the group has the ranks",
+    ),
+    ({"traceEvents": [call("bcast", 0, 0, 1)]}, "Chakra has no collective 'bcast'"),
+    ({"traceEvents": [call("recv", 0, 0, 1, **{"Src Rank": -1})]}, "a receive from any source"),
+    ({"traceEvents": [call("all_reduce", 0, 0, 1, Rank=1)]}, "is of rank 1, not 0"),
 )
 def test_what_is_no_such_trace_is_said(document: Any, said: str, tmp_path: Path) -> None:
     path = tmp_path / "t.json"

@@ -24,6 +24,7 @@ from cxlemu.topology import Accelerator, Topology
 from studies.traces import Replay, replay
 from tests.helpers.commands import cxlemu, with_json
 from tests.helpers.fabric_helpers import fabric
+from tests.helpers.tables import with_rows
 
 TITAN = Topology.load("titan2-6xcz120")
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,20 +78,17 @@ def test_nodes_come_back_as_steps(tmp_path: Path) -> None:
     assert steps[2].what is None
 
 
-@pytest.mark.parametrize(
-    ("name", "brings", "size"),
-    [
-        ("all_gather", MIB, 3 * MIB),  # sizes as nccl-tests has them
-        ("reduce_scatter", 3 * MIB, 3 * MIB),
-        ("all_to_all", 3 * MIB, 3 * MIB),
-        ("all_reduce", MIB, MIB),
-        ("broadcast", MIB, MIB),
-        ("reduce", MIB, MIB),
-        ("gather", MIB, 3 * MIB),
-        ("scatter", 3 * MIB, 3 * MIB),
-    ],
+@with_rows(
+    ("all_gather", MIB, 3 * MIB),  # sizes as nccl-tests has them
+    ("reduce_scatter", 3 * MIB, 3 * MIB),
+    ("all_to_all", 3 * MIB, 3 * MIB),
+    ("all_reduce", MIB, MIB),
+    ("broadcast", MIB, MIB),
+    ("reduce", MIB, MIB),
+    ("gather", MIB, 3 * MIB),
+    ("scatter", 3 * MIB, 3 * MIB),
 )
-def test_a_collective_takes_what_simulate_says(tmp_path: Path, name: str, brings: int, size: int) -> None:
+def test_a_collective_takes_what_simulate_says(name: str, brings: int, size: int, tmp_path: Path) -> None:
     found = replayed(tmp_path, *[[coll(0, name, brings)]] * 3)
     assert found.time_ns == alone_ns(name, size, 3)
     assert [found.exposed_ns(rank) for rank in range(3)] == [found.time_ns] * 3
@@ -238,40 +236,37 @@ def test_an_accelerator_takes_the_longer_of_computing_and_moving(tmp_path: Path)
         replayed(tmp_path, [comp(0, 0, num_ops=3)])
 
 
-@pytest.mark.parametrize(
-    ("ranks", "says"),
-    [
-        ([[comp(0, 1, 1)]], "node 0 waits for node 1, which is missing"),
-        ([[comp(0, 1, 1), comp(1, 1, 0)]], "node 0 of rank 0 never begins: each waits for the next of 0 -> 1 -> 0"),
-        ([[Node(4, "s", NodeType.COMM_SEND)]], "comm_dst of node 4 is missing"),
-        ([[send(4, 8, 1)]], "node 4 is a message of rank 0 and rank 1, and there are 1"),
-        ([[send(4, 8, 0)]], "node 4 is a message of rank 0 and itself"),
-        ([[send(4, 8, 1)], []], "1 messages from rank 0 to rank 1 with tag 0 are sent, but 0 received"),
-        ([[send(4, 8, 1, tag=3)], [recv(4, 8, 0)]], "with tag 3 are sent, but 0 received"),
-        ([[send(4, 8, 1)], [recv(5, 9, 0)]], "8 bytes at node 4, which sends it, but 9 at node 5, which receives it"),
-        ([[send(4, 8, 1, comm_src=1)], [recv(5, 8, 0)]], "comm_src of node 4 is 1, but this is the trace of rank 0"),
-        ([[send(4, 8, 1, 5), recv(5, 8, 1)], [send(4, 8, 0, 5), recv(5, 8, 0)]], "nodes wait for each other: node 4"),
-        ([[send(4, 1 << 50, 1)], [recv(4, 8, 0)]], "should be a number from 0"),
-        ([[Node(4, "l", NodeType.MEM_LOAD)]], "tensor_size of node 4 is missing"),
-        ([[Node(4, "s", 77)]], "node 4 is of type 77: only computing, collectives, messages and memory"),
-        ([[Node(4, "c", NodeType.COMM_COLL, (), 0, {"comm_type": 99, "comm_size": 1})]], "comm_type 99"),
-        ([[Node(4, "c", NodeType.COMM_COLL, (), 0, {"comm_type": 0})]], "comm_size of node 4 is missing"),
-        ([[coll(0, "all_reduce", -1)]], "should be a number from 0"),
-        ([[coll(0, "all_reduce", 1 << 50)]], "should be a number from 0"),
-        ([[comp(0, 1 << 60)]], "too long"),
-        ([[coll(0, "all_reduce", 8)], []], "ranks 0 and 1 call 1 and 0 collectives of all ranks"),
-        ([[coll(0, "all_reduce", 8)], [coll(0, "all_reduce", 16)]], "node 0 of rank 1 is all_reduce of 16"),
-        ([[coll(0, "all_reduce", 8, group="x")]], "called in group 'x', but no file of groups names it"),
-        (
-            [
-                [coll(0, "all_reduce", 8), coll(1, "reduce", 8, group="g")],
-                [coll(0, "reduce", 8, 1, group="g"), coll(1, "all_reduce", 8)],
-            ],
-            "no file of groups",
-        ),
-    ],
+@with_rows(
+    ([[comp(0, 1, 1)]], "node 0 waits for node 1, which is missing"),
+    ([[comp(0, 1, 1), comp(1, 1, 0)]], "node 0 of rank 0 never begins: each waits for the next of 0 -> 1 -> 0"),
+    ([[Node(4, "s", NodeType.COMM_SEND)]], "comm_dst of node 4 is missing"),
+    ([[send(4, 8, 1)]], "node 4 is a message of rank 0 and rank 1, and there are 1"),
+    ([[send(4, 8, 0)]], "node 4 is a message of rank 0 and itself"),
+    ([[send(4, 8, 1)], []], "1 messages from rank 0 to rank 1 with tag 0 are sent, but 0 received"),
+    ([[send(4, 8, 1, tag=3)], [recv(4, 8, 0)]], "with tag 3 are sent, but 0 received"),
+    ([[send(4, 8, 1)], [recv(5, 9, 0)]], "8 bytes at node 4, which sends it, but 9 at node 5, which receives it"),
+    ([[send(4, 8, 1, comm_src=1)], [recv(5, 8, 0)]], "comm_src of node 4 is 1, but this is the trace of rank 0"),
+    ([[send(4, 8, 1, 5), recv(5, 8, 1)], [send(4, 8, 0, 5), recv(5, 8, 0)]], "nodes wait for each other: node 4"),
+    ([[send(4, 1 << 50, 1)], [recv(4, 8, 0)]], "should be a number from 0"),
+    ([[Node(4, "l", NodeType.MEM_LOAD)]], "tensor_size of node 4 is missing"),
+    ([[Node(4, "s", 77)]], "node 4 is of type 77: only computing, collectives, messages and memory"),
+    ([[Node(4, "c", NodeType.COMM_COLL, (), 0, {"comm_type": 99, "comm_size": 1})]], "comm_type 99"),
+    ([[Node(4, "c", NodeType.COMM_COLL, (), 0, {"comm_type": 0})]], "comm_size of node 4 is missing"),
+    ([[coll(0, "all_reduce", -1)]], "should be a number from 0"),
+    ([[coll(0, "all_reduce", 1 << 50)]], "should be a number from 0"),
+    ([[comp(0, 1 << 60)]], "too long"),
+    ([[coll(0, "all_reduce", 8)], []], "ranks 0 and 1 call 1 and 0 collectives of all ranks"),
+    ([[coll(0, "all_reduce", 8)], [coll(0, "all_reduce", 16)]], "node 0 of rank 1 is all_reduce of 16"),
+    ([[coll(0, "all_reduce", 8, group="x")]], "called in group 'x', but no file of groups names it"),
+    (
+        [
+            [coll(0, "all_reduce", 8), coll(1, "reduce", 8, group="g")],
+            [coll(0, "reduce", 8, 1, group="g"), coll(1, "all_reduce", 8)],
+        ],
+        "no file of groups",
+    ),
 )
-def test_what_cannot_be_is_one_sentence(tmp_path: Path, ranks: list[list[Node]], says: str) -> None:
+def test_what_cannot_be_is_one_sentence(ranks: list[list[Node]], says: str, tmp_path: Path) -> None:
     with pytest.raises(PlanFileError, match=says) as error:
         replayed(tmp_path, *ranks)
     assert "\n" not in str(error.value)
@@ -285,18 +280,15 @@ def test_collectives_that_wait_for_each_other_across_ranks_are_found(tmp_path: P
         replayed(tmp_path, one, other, groups=groups)
 
 
-@pytest.mark.parametrize(
-    ("groups", "says"),
-    [
-        ([1], "groups are written as"),
-        ({"g": [0, 5]}, "list of different ranks from 0 to 0"),
-        ({"g": [0, 0]}, "different ranks"),
-        ({"g": [True]}, "different ranks"),
-        ({"g": []}, "different ranks"),
-        ({"g": "0"}, "different ranks"),
-    ],
+@with_rows(
+    ([1], "groups are written as"),
+    ({"g": [0, 5]}, "list of different ranks from 0 to 0"),
+    ({"g": [0, 0]}, "different ranks"),
+    ({"g": [True]}, "different ranks"),
+    ({"g": []}, "different ranks"),
+    ({"g": "0"}, "different ranks"),
 )
-def test_groups_that_make_no_sense_are_refused(tmp_path: Path, groups: Any, says: str) -> None:
+def test_groups_that_make_no_sense_are_refused(groups: Any, says: str, tmp_path: Path) -> None:
     with pytest.raises(PlanFileError, match=says):
         loaded(tmp_path, [comp(0, 1)], groups=groups)
 
@@ -365,10 +357,8 @@ def test_a_rank_without_a_file_is_named(tmp_path: Path, gone: int, says: str) ->
         assert done.exit_code == 0 and "of 2 ranks" in done.output
 
 
-@pytest.mark.parametrize(
-    "ranks", [[[]], [[coll(0, "all_reduce", MIB)]], [[coll(0, "all_reduce", 0), comp(1, 0)]] * 2, [[], []]]
-)
-def test_a_trace_in_which_nothing_is_to_do_is_no_success(tmp_path: Path, ranks: list[list[Node]]) -> None:
+@with_rows([[]], [[coll(0, "all_reduce", MIB)]], [[coll(0, "all_reduce", 0), comp(1, 0)]] * 2, [[], []])
+def test_a_trace_in_which_nothing_is_to_do_is_no_success(ranks: list[list[Node]], tmp_path: Path) -> None:
     write(tmp_path / "t", ranks)
     done, document = with_json("simulate", "trace", tmp_path / "t", code=3)
     assert "Nothing was replayed: no node of this trace computes" in done.output

@@ -16,6 +16,7 @@ from studies.published import cccl, flux, scalepool
 from studies.published.rows import row_of
 from studies.published.variation import AS_ASSUMED
 from tests.helpers.commands import cxlemu, with_json
+from tests.helpers.tables import with_rows
 
 
 def interrupted_at(number: int, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -31,14 +32,11 @@ def interrupted_at(number: int, function: Callable[..., Any]) -> Callable[..., A
     return called
 
 
-@pytest.mark.parametrize(
-    ("system", "owner", "method", "number", "rows", "last"),
-    [
-        ("cccl", cccl.Reproduction, "averages", 1, 3, "copy engine (GB/s)"),
-        pytest.param(
-            *("scalepool", scalepool.Reproduction, "step", 4, 1, "gpt3-175b: training speedup"), marks=pytest.mark.deep
-        ),
-    ],
+@with_rows(
+    ("cccl", cccl.Reproduction, "averages", 1, 3, "copy engine (GB/s)"),
+    pytest.param(
+        *("scalepool", scalepool.Reproduction, "step", 4, 1, "gpt3-175b: training speedup"), marks=pytest.mark.deep
+    ),
 )
 def test_figures_that_are_finished_are_kept(
     system: str,

@@ -32,6 +32,7 @@ from studies.serving.varied import answer_intervals, figures_of
 from studies.tiering.program import Program, timed
 from studies.training.language_model import LanguageModel
 from tests.helpers.serving import BLOCK_BYTES, TOKEN_NS, iterations, machine, request
+from tests.helpers.tables import with_rows
 
 PLACES = ("accelerator", "host", "pool", "rdma")
 BLOCK_NS = BLOCK_TOKENS * TOKEN_NS  # a block's tokens computed: 512 us; at 1 GB/s its bytes take as long
@@ -84,14 +85,11 @@ def test_a_prefix_that_the_memory_lost_is_read_from_the_store() -> None:
     assert ServingOutcome.of(run).hit_rate == 512 / (6 * 512 + 512 - 512)
 
 
-@pytest.mark.parametrize(
-    ("place", "second_us"),
-    [
-        ("accelerator", 5512),  # the other host computes it
-        ("host", 5512),
-        ("pool", 5000 + 512 + 1),  # 1 GB/s
-        ("rdma", 5000 + 1024 + 1),  # block 1 is on host 1: 0.5 GB/s for host 0 to write, none on the way for host 1
-    ],
+@with_rows(
+    ("accelerator", 5512),  # the other host computes it
+    ("host", 5512),
+    ("pool", 5000 + 512 + 1),  # 1 GB/s
+    ("rdma", 5000 + 1024 + 1),  # block 1 is on host 1: 0.5 GB/s for host 0 to write, none on the way for host 1
 )
 def test_what_one_host_computed_another_one_reuses_where_the_store_is_shared(place: str, second_us: int) -> None:
     """The first host is busy with a long answer, so that the second request goes to the other."""
@@ -300,14 +298,11 @@ def test_moves_of_an_instance_are_those_of_all_its_groups() -> None:
     assert ends[1] < 2 * ends[0]  # side by side: they share only the memory
 
 
-@pytest.mark.parametrize(
-    ("model", "tensor", "inside", "expert", "said"),
-    [
-        ("llama3-8b", 1, Bytes(), 2, "ep=2 does nothing: llama3-8b has no experts"),
-        ("llama4-maverick", 1, Bytes(), 3, "ep=3 does not divide the 128 experts of llama4-maverick"),
-        ("llama4-maverick", 1, None, 2, "ep=2 needs --inside"),
-        ("llama4-maverick", 2, None, 1, "tp=2 needs --inside"),
-    ],
+@with_rows(
+    ("llama3-8b", 1, Bytes(), 2, "ep=2 does nothing: llama3-8b has no experts"),
+    ("llama4-maverick", 1, Bytes(), 3, "ep=3 does not divide the 128 experts of llama4-maverick"),
+    ("llama4-maverick", 1, None, 2, "ep=2 needs --inside"),
+    ("llama4-maverick", 2, None, 1, "tp=2 needs --inside"),
 )
 def test_expert_ranks_that_cannot_be_are_refused(
     model: str, tensor: int, inside: Bytes | None, expert: int, said: str
@@ -471,25 +466,22 @@ def test_several_times_as_many_users_have_blocks_of_their_own() -> None:
     assert three == sorted(three, key=lambda its: its.arrival_ns)
 
 
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"timestamp": None}, "timestamp is missing"),
-        ({"timestamp": -1}, "timestamp is -1"),
-        ({"timestamp": True}, "timestamp is True"),
-        ({"timestamp": 1e300}, "timestamp is 1e\\+300"),
-        ({"timestamp": float("nan")}, "timestamp is nan"),
-        ({"input_length": 0}, "input_length is 0"),
-        ({"input_length": 1 << 40}, "input_length is 1099511627776"),
-        ({"output_length": "5"}, "output_length is '5'"),
-        ({"hash_ids": [46]}, None),
-        ({"hash_ids": []}, None),
-        ({"hash_ids": [46, 47, 48]}, "hash_ids should list 2"),
-        ({"hash_ids": 7}, "hash_ids should list 2"),
-        ({"hash_ids": [46, -1]}, "hash_ids have -1"),
-        ({"hash_ids": [46, 1 << 70]}, "hash_ids have"),
-        ({"hash_ids": [46, 46]}, "hash_ids name a block twice"),
-    ],
+@with_rows(
+    ({"timestamp": None}, "timestamp is missing"),
+    ({"timestamp": -1}, "timestamp is -1"),
+    ({"timestamp": True}, "timestamp is True"),
+    ({"timestamp": 1e300}, "timestamp is 1e\\+300"),
+    ({"timestamp": float("nan")}, "timestamp is nan"),
+    ({"input_length": 0}, "input_length is 0"),
+    ({"input_length": 1 << 40}, "input_length is 1099511627776"),
+    ({"output_length": "5"}, "output_length is '5'"),
+    ({"hash_ids": [46]}, None),
+    ({"hash_ids": []}, None),
+    ({"hash_ids": [46, 47, 48]}, "hash_ids should list 2"),
+    ({"hash_ids": 7}, "hash_ids should list 2"),
+    ({"hash_ids": [46, -1]}, "hash_ids have -1"),
+    ({"hash_ids": [46, 1 << 70]}, "hash_ids have"),
+    ({"hash_ids": [46, 46]}, "hash_ids name a block twice"),
 )
 def test_a_trace_is_refused_by_its_line(changed: dict[str, Any], said: str | None, tmp_path: Path) -> None:
     path = tmp_path / "requests.jsonl"
@@ -501,15 +493,12 @@ def test_a_trace_is_refused_by_its_line(changed: dict[str, Any], said: str | Non
         load(path)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (b"[1]", ":1: not a JSON object"),
-        (b"{", ":1: not a JSON object"),
-        (b'{"timestamp": ' + b"9" * 5000 + b"}", ":1: "),
-        (b"[" * 100_000, ":1: not a JSON object"),
-        (b"\xff\xfe", "text in UTF-8"),
-    ],
+@with_rows(
+    (b"[1]", ":1: not a JSON object"),
+    (b"{", ":1: not a JSON object"),
+    (b'{"timestamp": ' + b"9" * 5000 + b"}", ":1: "),
+    (b"[" * 100_000, ":1: not a JSON object"),
+    (b"\xff\xfe", "text in UTF-8"),
 )
 def test_what_is_no_trace_is_refused(text: bytes, said: str, tmp_path: Path) -> None:
     path = tmp_path / "requests.jsonl"

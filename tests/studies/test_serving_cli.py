@@ -14,6 +14,7 @@ from cxlemu.topology import Topology
 from studies.cli.simulate_serving_plot import draw
 from studies.training.language_model import LanguageModel
 from tests.helpers.commands import cxlemu
+from tests.helpers.tables import with_rows
 
 ONE = '{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}\n'
 
@@ -122,46 +123,43 @@ def test_groups_of_an_instance_share_experts() -> None:
     assert "2 of 8 x b200" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("line", "code", "said"),
-    [
-        ("one.jsonl", 3, "Nothing was reused: no request begins with blocks of one before it"),
-        ("two.jsonl --place pool --capacity 4G --batch 1", 3, "pool: nothing was read from the store"),
-        ("two.jsonl --place accelerator", 0, ""),
-        ("long.jsonl", 3, "Nothing was served"),
-        ("empty.jsonl", 2, "has no requests"),
-        ("bad.jsonl", 2, "bad.jsonl:2: input_length is missing"),
-        ("nothing.jsonl", 2, "the trace cannot be read"),
-        ("folder", 2, "not a regular file"),
-        ("one.jsonl --rate 3", 2, "--rate only applies to generated requests"),
-        ("one.jsonl --seed 3", 2, "--seed only applies to generated requests"),
-        ("one.jsonl --workload chat", 2, "--workload only applies to generated requests"),
-        ("--rate 1e-300", 2, "500 requests at 1e-300 a second take longer than 744 hours"),
-        ("--inside nvlink-8xh800", 2, "--inside does nothing here"),
-        ("--hosts 2 --crash 0@1 --crash 0@1.0", 2, "--crash 0@1 is given twice"),
-        ("--place accelerator --warm", 2, "--warm does nothing without a store"),
-        ("--place accelerator --capacity 1G", 2, "--capacity does nothing without a store"),
-        ("--place nothing", 2, "unknown value 'nothing': choose from"),
-        ("--place pool -c infiniband-3xh100", 2, "has no pool"),
-        ("--place rdma -c six-cards", 2, "add cards with owner: hosts"),
-        ("--place pool --capacity 1", 2, "does not hold one block"),
-        ("--place pool --capacity 100T", 2, "is more than pool has"),
-        ("--prefill 1 --place host --hosts 2", 2, "--place pool or rdma, not host"),
-        ("--prefill 2 --place pool --hosts 2", 2, "leaves none of 2 instances"),
-        ("--tp 2", 2, "needs --inside"),
-        ("--ep 2 --inside nvlink-8xh800", 2, "ep=2 does nothing: llama3-8b has no experts"),
-        ("--model llama4-maverick --accelerator b200 --ep 8 --inside nvlink-8xh800", 2, "tp=1 x ep=8 does not divide"),
-        ("--tp 2 --inside nvlink-8xh800", 2, "a host of serving-16xh100, 1: give hosts a fitting ranks_per_host"),
-        ("--model llama3-405b", 2, "give --tp"),
-        ("--sweep hosts=2-1", 2, "should be hosts=FIRST-LAST"),
-        ("--sweep hosts=1-2 --hosts 2", 2, "does not go with --sweep"),
-        ("--sweep hosts=1-2 --intervals", 2, "--intervals does not go with --sweep"),
-        ("-c racks-2x72 --hosts 3", 2, "made of fabrics"),
-        ("--crash 99@1", 2, "has 16 hosts in all"),
-        ("--lose-card 32@1", 2, "has 32 cards in all"),
-        ("--crash 0", 2, "should be NUMBER@SECONDS"),
-        ("--requests 300000", 2, "300000 requests at 80 a second: generate 1 to 200000"),
-    ],
+@with_rows(
+    ("one.jsonl", 3, "Nothing was reused: no request begins with blocks of one before it"),
+    ("two.jsonl --place pool --capacity 4G --batch 1", 3, "pool: nothing was read from the store"),
+    ("two.jsonl --place accelerator", 0, ""),
+    ("long.jsonl", 3, "Nothing was served"),
+    ("empty.jsonl", 2, "has no requests"),
+    ("bad.jsonl", 2, "bad.jsonl:2: input_length is missing"),
+    ("nothing.jsonl", 2, "the trace cannot be read"),
+    ("folder", 2, "not a regular file"),
+    ("one.jsonl --rate 3", 2, "--rate only applies to generated requests"),
+    ("one.jsonl --seed 3", 2, "--seed only applies to generated requests"),
+    ("one.jsonl --workload chat", 2, "--workload only applies to generated requests"),
+    ("--rate 1e-300", 2, "500 requests at 1e-300 a second take longer than 744 hours"),
+    ("--inside nvlink-8xh800", 2, "--inside does nothing here"),
+    ("--hosts 2 --crash 0@1 --crash 0@1.0", 2, "--crash 0@1 is given twice"),
+    ("--place accelerator --warm", 2, "--warm does nothing without a store"),
+    ("--place accelerator --capacity 1G", 2, "--capacity does nothing without a store"),
+    ("--place nothing", 2, "unknown value 'nothing': choose from"),
+    ("--place pool -c infiniband-3xh100", 2, "has no pool"),
+    ("--place rdma -c six-cards", 2, "add cards with owner: hosts"),
+    ("--place pool --capacity 1", 2, "does not hold one block"),
+    ("--place pool --capacity 100T", 2, "is more than pool has"),
+    ("--prefill 1 --place host --hosts 2", 2, "--place pool or rdma, not host"),
+    ("--prefill 2 --place pool --hosts 2", 2, "leaves none of 2 instances"),
+    ("--tp 2", 2, "needs --inside"),
+    ("--ep 2 --inside nvlink-8xh800", 2, "ep=2 does nothing: llama3-8b has no experts"),
+    ("--model llama4-maverick --accelerator b200 --ep 8 --inside nvlink-8xh800", 2, "tp=1 x ep=8 does not divide"),
+    ("--tp 2 --inside nvlink-8xh800", 2, "a host of serving-16xh100, 1: give hosts a fitting ranks_per_host"),
+    ("--model llama3-405b", 2, "give --tp"),
+    ("--sweep hosts=2-1", 2, "should be hosts=FIRST-LAST"),
+    ("--sweep hosts=1-2 --hosts 2", 2, "does not go with --sweep"),
+    ("--sweep hosts=1-2 --intervals", 2, "--intervals does not go with --sweep"),
+    ("-c racks-2x72 --hosts 3", 2, "made of fabrics"),
+    ("--crash 99@1", 2, "has 16 hosts in all"),
+    ("--lose-card 32@1", 2, "has 32 cards in all"),
+    ("--crash 0", 2, "should be NUMBER@SECONDS"),
+    ("--requests 300000", 2, "300000 requests at 80 a second: generate 1 to 200000"),
 )
 def test_what_cannot_be_done_is_said(
     line: str, code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

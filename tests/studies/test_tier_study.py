@@ -24,6 +24,7 @@ from studies.tiering.tiers import tiers_of
 from studies.tiering.workloads import Workload, zipf_shares, zipf_sums
 from tests.helpers.commands import cxlemu
 from tests.helpers.fabric_helpers import ns
+from tests.helpers.tables import with_rows
 
 TEXT = """
 name: four
@@ -148,13 +149,10 @@ def test_what_comes_again_soon_stays_in_a_filter() -> None:
     assert 1 > rate(EMBEDDING, 400) > rate(EMBEDDING, 2000) > rate(EMBEDDING, 1 << 20) == 0
 
 
-@pytest.mark.parametrize(
-    ("keys", "sentence"),
-    [
-        ("snoop_filter_lines: 4", "and back_invalidate_ns belong together"),
-        ("back_invalidate_ns: 4", "and back_invalidate_ns belong together"),
-        ("snoop_filter_lines: 0, back_invalidate_ns: 4", "snoop_filter_lines"),
-    ],
+@with_rows(
+    ("snoop_filter_lines: 4", "and back_invalidate_ns belong together"),
+    ("back_invalidate_ns: 4", "and back_invalidate_ns belong together"),
+    ("snoop_filter_lines: 0, back_invalidate_ns: 4", "snoop_filter_lines"),
 )
 def test_half_a_filter_is_refused(keys: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
@@ -305,17 +303,14 @@ def test_the_same_seed_gives_the_same_and_a_larger_sample_nearly_so() -> None:
     assert finer.access_ns == pytest.approx(one.access_ns, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("kind: zipf", "kind: chase", "skew does not apply to a workload of kind chase; leave it out"),
-        ("skew: {value: 0.99", "#", "skew is missing: a workload of kind zipf has one"),
-        ("value: 512", "value: 8192", "access_bytes is 8192 but should fit a page of 4096"),
-        ("value: 4KiB", "value: 100", "page_bytes is 100 but should be whole lines, 2 MiB at most"),
-        ("value: 0.99", "value: .nan", "not a plain number"),
-    ],
+@with_rows(
+    ("kind: zipf", "kind: chase", "skew does not apply to a workload of kind chase; leave it out"),
+    ("skew: {value: 0.99", "#", "skew is missing: a workload of kind zipf has one"),
+    ("value: 512", "value: 8192", "access_bytes is 8192 but should fit a page of 4096"),
+    ("value: 4KiB", "value: 100", "page_bytes is 100 but should be whole lines, 2 MiB at most"),
+    ("value: 0.99", "value: .nan", "not a plain number"),
 )
-def test_a_workload_that_makes_no_sense_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_a_workload_that_makes_no_sense_is_refused(old: str, new: str, said: str, tmp_path: Path) -> None:
     text = (Workload.folder / "embedding.yaml").read_text()
     assert old in text
     file = tmp_path / "bad.yaml"
@@ -384,24 +379,21 @@ def test_the_command_draws(four: str, tmp_path: Path) -> None:
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (
-            ("nothing",),
-            "'nothing' is neither a file nor a shipped memory workload (embedding, kv-cache, pointer-chase)",
-        ),
-        (("-e", "1G"), "a working set of 1 GiB does not fit four, where a rank has 160 MiB"),
-        (("-b", "2M", "-e", "1M"), "-b 2M is more than -e 1M"),
-        (("-b", "1M", "-e", "1M", "-f", "4"), "--stepfactor does nothing here, because there is one size"),
-        (("-b", "0"), "-b is 0 and -e is 0"),
-        (("-n", "5"), "four has 4 places for ranks, not 5"),
-        (("--policy", "fifo"), "unknown value 'fifo': choose from static, lru, hotness, prefetch or all"),
-        (("--policy", "hotnes"), "unknown value 'hotnes'; did you mean hotness? Choose from static"),
-        (("--json", "/nowhere/x"), "--json /nowhere/x cannot be written"),
-    ],
+@with_rows(
+    (
+        ("nothing",),
+        "'nothing' is neither a file nor a shipped memory workload (embedding, kv-cache, pointer-chase)",
+    ),
+    (("-e", "1G"), "a working set of 1 GiB does not fit four, where a rank has 160 MiB"),
+    (("-b", "2M", "-e", "1M"), "-b 2M is more than -e 1M"),
+    (("-b", "1M", "-e", "1M", "-f", "4"), "--stepfactor does nothing here, because there is one size"),
+    (("-b", "0"), "-b is 0 and -e is 0"),
+    (("-n", "5"), "four has 4 places for ranks, not 5"),
+    (("--policy", "fifo"), "unknown value 'fifo': choose from static, lru, hotness, prefetch or all"),
+    (("--policy", "hotnes"), "unknown value 'hotnes'; did you mean hotness? Choose from static"),
+    (("--json", "/nowhere/x"), "--json /nowhere/x cannot be written"),
 )
-def test_what_cannot_be_simulated_is_said_in_a_sentence(four: str, arguments: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_simulated_is_said_in_a_sentence(arguments: tuple[str, ...], said: str, four: str) -> None:
     code, output = ran("-c", four, *arguments)
     assert code == 2
     assert said in output

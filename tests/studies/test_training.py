@@ -27,6 +27,7 @@ from studies.training.parallelism import Parallelism
 from studies.training.step import TrainingStep, train
 from studies.training.timeline import BUBBLE, COMPUTE, Part, Timeline, TimelineProgram, run
 from tests.helpers.commands import cxlemu, with_json
+from tests.helpers.tables import with_rows
 from tests.helpers.tiers import examples
 
 H100 = Accelerator.load("h100-sxm")
@@ -83,10 +84,7 @@ def fixed(parallel: str, blocks: int, microbatches: int, **ns: int) -> Timeline:
 simulate = partial(cxlemu, "simulate", "training")
 
 
-@pytest.mark.parametrize(
-    ("fabric", "second"),
-    [("titan2-6xcz120", ["--against", "infiniband-3xh100"]), ("racks-2x72", ["--fail", "switch:cxl-spine0@500"])],
-)
+@with_rows(("titan2-6xcz120", ["--against", "infiniband-3xh100"]), ("racks-2x72", ["--fail", "switch:cxl-spine0@500"]))
 def test_ctrl_c_keeps_the_step_that_ended(fabric: str, second: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     began: list[object] = []
 
@@ -105,13 +103,10 @@ def test_ctrl_c_keeps_the_step_that_ended(fabric: str, second: list[str], monkey
 # --- models ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "billions"),
-    [
-        *(("llama3-8b", 8.03), ("llama3-405b", 405.8), ("gpt3-175b", 174.6), ("gopher-280b", 279.7)),
-        *(("palm-540b", 540.35), ("megatron-1t", 1008.0), ("qwen3-8b", 8.19)),
-        *(("deepseek-v3", 671.0), ("llama4-maverick", 400.7)),
-    ],
+@with_rows(
+    *(("llama3-8b", 8.03), ("llama3-405b", 405.8), ("gpt3-175b", 174.6), ("gopher-280b", 279.7)),
+    *(("palm-540b", 540.35), ("megatron-1t", 1008.0), ("qwen3-8b", 8.19)),
+    *(("deepseek-v3", 671.0), ("llama4-maverick", 400.7)),
 )
 def test_models_have_their_published_size(name: str, billions: float) -> None:
     model = LanguageModel.load(name)
@@ -127,16 +122,13 @@ def test_flops_are_palms_formula() -> None:
     assert 3 * ours == tokens * (6 * model.parameters + attention)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("kv_heads: {value: 8", "kv_heads: {value: 7", "kv_heads are 7 but should divide heads, which are 32"),
-        ("hidden: {value: 4096", "hidden: {value: 0", "hidden is 0 but should be greater than or equal to 1"),
-        ("gated:", "gate:", "gate is not a known key; did you mean gated?"),
-        ("blocks: {value: 32, source:", "blocks: {value: 32, sauce:", "source or fitted or assumed"),
-    ],
+@with_rows(
+    ("kv_heads: {value: 8", "kv_heads: {value: 7", "kv_heads are 7 but should divide heads, which are 32"),
+    ("hidden: {value: 4096", "hidden: {value: 0", "hidden is 0 but should be greater than or equal to 1"),
+    ("gated:", "gate:", "gate is not a known key; did you mean gated?"),
+    ("blocks: {value: 32, source:", "blocks: {value: 32, sauce:", "source or fitted or assumed"),
 )
-def test_a_wrong_model_file_is_one_sentence(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_a_wrong_model_file_is_one_sentence(old: str, new: str, message: str, tmp_path: Path) -> None:
     text = LanguageModel.shipped()["llama3-8b"].read_text()
     file = tmp_path / "model.yaml"
     file.write_text(text.replace(old, new))
@@ -306,20 +298,17 @@ def test_a_fabrics_times_are_what_simulate_says() -> None:
     assert fabric.time_ns("all_gather", 3 << 20, 1) == 0
 
 
-@pytest.mark.parametrize(
-    ("text", "ranks", "message"),
-    [
-        ("fdsp", 3, "does not take 'fdsp'"),
-        ("tp=0", 3, "does not take 'tp=0'"),
-        ("dp=2", 3, "dp x tp x pp is 2, but there are 3 ranks"),
-        ("tp=2", 3, "3 ranks are not a multiple of tp x pp, 2"),
-        ("fsdp,pp=3", 3, "fsdp does not go with pp"),
-        ("fsdp,ep=2", 3, "ep=2 does not divide the 3 ranks that hold the same weights"),
-        ("cp=2", 3, "3 ranks are not a multiple of tp x pp x cp, 2"),
-        ("dp=2,cp=3", 5, "dp x tp x pp x cp is 6, but there are 5 ranks"),
-        ("fsdp,ring", 3, "ring goes with cp=N"),
-        ("dp=9999999", 3, "--parallel does not take"),
-    ],
+@with_rows(
+    ("fdsp", 3, "does not take 'fdsp'"),
+    ("tp=0", 3, "does not take 'tp=0'"),
+    ("dp=2", 3, "dp x tp x pp is 2, but there are 3 ranks"),
+    ("tp=2", 3, "3 ranks are not a multiple of tp x pp, 2"),
+    ("fsdp,pp=3", 3, "fsdp does not go with pp"),
+    ("fsdp,ep=2", 3, "ep=2 does not divide the 3 ranks that hold the same weights"),
+    ("cp=2", 3, "3 ranks are not a multiple of tp x pp x cp, 2"),
+    ("dp=2,cp=3", 5, "dp x tp x pp x cp is 6, but there are 5 ranks"),
+    ("fsdp,ring", 3, "ring goes with cp=N"),
+    ("dp=9999999", 3, "--parallel does not take"),
 )
 def test_a_wrong_parallelism_is_refused(text: str, ranks: int, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
@@ -413,18 +402,15 @@ def test_a_histogram_says_what_each_expert_gets(tmp_path: Path) -> None:
     assert "the busiest rank gets 8.47 times the mean" in simulate(*words.split(), str(file), code=0).output
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("1,2", "--histogram has 2 numbers, but deepseek-v3 has 256 experts"),
-        ("1,-2", "'-2', of expert 1, should be a number of tokens, 0 or more"),
-        ("1,nan", "'nan', of expert 1"),
-        ("inf,1", "'inf', of expert 0"),
-        ("1,,2", "'', of expert 1"),
-        ("1,many", "'many', of expert 1"),
-        ("0,0", "no expert gets any token"),
-        (".", "a directory, not a regular file"),
-    ],
+@with_rows(
+    ("1,2", "--histogram has 2 numbers, but deepseek-v3 has 256 experts"),
+    ("1,-2", "'-2', of expert 1, should be a number of tokens, 0 or more"),
+    ("1,nan", "'nan', of expert 1"),
+    ("inf,1", "'inf', of expert 0"),
+    ("1,,2", "'', of expert 1"),
+    ("1,many", "'many', of expert 1"),
+    ("0,0", "no expert gets any token"),
+    (".", "a directory, not a regular file"),
 )
 def test_a_bad_histogram_is_refused(text: str, message: str) -> None:
     with pytest.raises(ArgumentError, match=re.escape(message)):
@@ -481,29 +467,26 @@ def test_a_batch_of_ones_own_has_no_standing(tmp_path: Path) -> None:
     assert model["blocks"]["value"] == 32
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--model", "nothing"], "neither a file nor a shipped language model"),
-        (["--accelerator", "nothing"], "neither a file nor a shipped accelerator"),
-        (["--batch", "4"], "a batch of 4 sequences does not divide into 3 x 1"),
-        (["--parallel", "tp=3"], "give --inside"),
-        (["--parallel", "fsdp,ep=3"], "ep=3 does nothing: llama3-8b has no experts"),
-        (["--skew", "1"], "--skew does nothing here: llama3-8b has no experts"),
-        (["--capacity-factor", "1"], "--capacity-factor does nothing here"),
-        (["--model", "deepseek-v3", "--parallel", "fsdp,ep=3"], "ep=3 does not divide the 256 experts of deepseek-v3"),
-        (["--parallel", "cp=3"], "cp=3 does not divide a sequence of 8192 tokens"),
-        (["-n", "98304", "--parallel", "fsdp,tp=32,sp"], "3072 are to talk to each other over it, with 32 tensor"),
-        (["-n", "98304", "--parallel", "fsdp,tp=32,sp"], "98304 in all"),
-        (["-n", "98304", "--parallel", "fsdp,tp=32,sp", "-c", "clusters-64x64"], "4096 ranks, but 98304 are to be"),
-        (["-n", "98304", "--parallel", "fsdp,tp=32,sp", "-c", "clusters-64x64"], "32 tensor ranks for each of 3072"),
-        (["--histogram", "1,2"], "--histogram does nothing here: llama3-8b has no experts"),
-        (["--model", "deepseek-v3", "--histogram", "1,2", "--skew", "1"], "--skew does nothing with --histogram"),
-        (["--model", "deepseek-v3", "--histogram", "1,2", "--seed", "1"], "--seed does nothing with --histogram"),
-        (["--model", "deepseek-v3", "--histogram", "/nonexistent"], "/nonexistent: the file cannot be read: No such"),
-        (["-n", "6", "--batch", "6"], "titan2-6xcz120 has places for 3 ranks, but 6 are to talk to each other over it"),
-        (["--json", "/nonexistent/x.json"], "--json /nonexistent/x.json cannot be written"),
-    ],
+@with_rows(
+    (["--model", "nothing"], "neither a file nor a shipped language model"),
+    (["--accelerator", "nothing"], "neither a file nor a shipped accelerator"),
+    (["--batch", "4"], "a batch of 4 sequences does not divide into 3 x 1"),
+    (["--parallel", "tp=3"], "give --inside"),
+    (["--parallel", "fsdp,ep=3"], "ep=3 does nothing: llama3-8b has no experts"),
+    (["--skew", "1"], "--skew does nothing here: llama3-8b has no experts"),
+    (["--capacity-factor", "1"], "--capacity-factor does nothing here"),
+    (["--model", "deepseek-v3", "--parallel", "fsdp,ep=3"], "ep=3 does not divide the 256 experts of deepseek-v3"),
+    (["--parallel", "cp=3"], "cp=3 does not divide a sequence of 8192 tokens"),
+    (["-n", "98304", "--parallel", "fsdp,tp=32,sp"], "3072 are to talk to each other over it, with 32 tensor"),
+    (["-n", "98304", "--parallel", "fsdp,tp=32,sp"], "98304 in all"),
+    (["-n", "98304", "--parallel", "fsdp,tp=32,sp", "-c", "clusters-64x64"], "4096 ranks, but 98304 are to be"),
+    (["-n", "98304", "--parallel", "fsdp,tp=32,sp", "-c", "clusters-64x64"], "32 tensor ranks for each of 3072"),
+    (["--histogram", "1,2"], "--histogram does nothing here: llama3-8b has no experts"),
+    (["--model", "deepseek-v3", "--histogram", "1,2", "--skew", "1"], "--skew does nothing with --histogram"),
+    (["--model", "deepseek-v3", "--histogram", "1,2", "--seed", "1"], "--seed does nothing with --histogram"),
+    (["--model", "deepseek-v3", "--histogram", "/nonexistent"], "/nonexistent: the file cannot be read: No such"),
+    (["-n", "6", "--batch", "6"], "titan2-6xcz120 has places for 3 ranks, but 6 are to talk to each other over it"),
+    (["--json", "/nonexistent/x.json"], "--json /nonexistent/x.json cannot be written"),
 )
 def test_bad_input_is_one_sentence(arguments: list[str], message: str) -> None:
     done = simulate(*arguments, code=2)
