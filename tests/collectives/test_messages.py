@@ -32,6 +32,7 @@ from faults.inject.script import Script
 from tests.helpers import worlds
 from tests.helpers.card_files import MIB, blank_cards, pool_of
 from tests.helpers.message_programs import every_size, every_way, random_posts
+from tests.helpers.tables import with_rows
 from tests.helpers.tiers import PATIENT_S, examples
 from tests.helpers.worlds import Program
 
@@ -397,21 +398,18 @@ def test_an_envelope_that_no_rank_writes_is_refused(head: tuple[int, int, int]) 
         envelopes.unpack(envelopes.pack(*head, b""), 3)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda comm, x: comm.send(x, 2), r"send: dest 2 is not one of the ranks 0\.\.1"),
-        (lambda comm, x: comm.send(x, ANY), r"send: dest ANY is not one of the ranks"),
-        (lambda comm, x: comm.send(x, 0, tag=-1), "send: a tag is a whole number from 0 to 2147483647, not -1"),
-        (lambda comm, x: comm.send(x, 0, tag=1 << 31), "not 2147483648"),
-        (lambda comm, x: comm.recv(x, 5), r"recv: source 5 is not one of the ranks 0\.\.1, ANY or PROC_NULL"),
-        (lambda comm, x: comm.recv(x, 0, tag=-2), "or ANY, not -2"),
-        (lambda comm, x: comm.isend(np.array([x, None], object), 0), "holds Python objects"),
-        (lambda comm, x: comm.irecv(np.array([x, None], object), 0), "holds Python objects"),
-        (lambda comm, x: comm.recv(np.broadcast_to(x, (2, 4)), 0), "read-only"),
-        (lambda comm, x: comm.irecv([1, 2], 0), "array is a list"),
-        (lambda comm, x: comm.recv(np.broadcast_to(x[:1], 1), 0), "read-only"),
-    ],
+@with_rows(
+    (lambda comm, x: comm.send(x, 2), r"send: dest 2 is not one of the ranks 0\.\.1"),
+    (lambda comm, x: comm.send(x, ANY), r"send: dest ANY is not one of the ranks"),
+    (lambda comm, x: comm.send(x, 0, tag=-1), "send: a tag is a whole number from 0 to 2147483647, not -1"),
+    (lambda comm, x: comm.send(x, 0, tag=1 << 31), "not 2147483648"),
+    (lambda comm, x: comm.recv(x, 5), r"recv: source 5 is not one of the ranks 0\.\.1, ANY or PROC_NULL"),
+    (lambda comm, x: comm.recv(x, 0, tag=-2), "or ANY, not -2"),
+    (lambda comm, x: comm.isend(np.array([x, None], object), 0), "holds Python objects"),
+    (lambda comm, x: comm.irecv(np.array([x, None], object), 0), "holds Python objects"),
+    (lambda comm, x: comm.recv(np.broadcast_to(x, (2, 4)), 0), "read-only"),
+    (lambda comm, x: comm.irecv([1, 2], 0), "array is a list"),
+    (lambda comm, x: comm.recv(np.broadcast_to(x[:1], 1), 0), "read-only"),
 )
 @on_ranks()
 def test_arguments_that_do_not_fit_are_refused(

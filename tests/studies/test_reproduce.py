@@ -29,6 +29,7 @@ from studies.published.rows import READ_IN, Row, hits, row_of
 from studies.published.variation import AS_ASSUMED, assumed, times
 from studies.ranged import of_cccl
 from tests.helpers.commands import cxlemu
+from tests.helpers.tables import with_rows
 
 MB = 1 << 20
 
@@ -246,12 +247,9 @@ def test_the_table_the_file_and_the_plots_have_these_rows(tmp_path: Path, monkey
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--json", "/nonexistent/c.json"], "--json /nonexistent/c.json cannot be written"),
-        (["--plot", "/dev/null"], "--plot /dev/null cannot be made"),
-    ],
+@with_rows(
+    (["--json", "/nonexistent/c.json"], "--json /nonexistent/c.json cannot be written"),
+    (["--plot", "/dev/null"], "--plot /dev/null cannot be made"),
 )
 def test_bad_input_is_refused_before_the_work(
     arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
