@@ -23,7 +23,7 @@ from cxlemu.memory.native import NativeShadowMemory
 from cxlemu.pool.ledger import Identity
 from cxlemu.pool.liveness import PULSE_S, Liveness
 from cxlemu.world import RankContext, launch, launch_survivors
-from tests.helpers.card_files import MIB, blank_cards, pool_of
+from tests.helpers.card_files import real_cards
 from tests.helpers.tiers import PATIENT_S
 
 LAPTOP = "laptop"
@@ -68,11 +68,7 @@ def _killed_in_a_call(context: RankContext) -> str:
 @pytest.mark.deep(rows=lambda kind: kind != "emulated")
 @pytest.mark.parametrize("kind", ["shm", "emulated", "dax"])
 def test_a_killed_process_is_noticed_whatever_the_deadline(kind: str, tmp_path: Path) -> None:
-    spec, topology = MemorySpec(kind), LAPTOP
-    if kind == "dax":
-        cards = blank_cards(tmp_path, 2, 8 * MIB)
-        pool_of(cards)
-        spec, topology = MemorySpec("dax", devices=tuple(cards)), None
+    spec, topology = (real_cards(tmp_path), None) if kind == "dax" else (MemorySpec(kind), LAPTOP)
     ended = launch_survivors(
         _killed_in_a_call, ranks=3, topology=topology, memory=spec, how="processes", deadline_s=PATIENT_S
     )

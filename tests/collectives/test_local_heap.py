@@ -14,7 +14,7 @@ from cxlemu.errors import ArgumentError
 from cxlemu.memory import AdversaryRates, MemorySpec
 from cxlemu.units import counted
 from tests.helpers import worlds
-from tests.helpers.card_files import MIB, blank_cards, pool_of
+from tests.helpers.card_files import MIB, real_cards
 
 MEMORIES = {"shm": MemorySpec("shm"), "adversary": MemorySpec(seed=5, rates=AdversaryRates())}
 HEAP_BYTES = 1 << 20
@@ -68,11 +68,7 @@ def test_nothing_is_taken_below_what_belongs_to_all_ranks() -> None:
 
 @pytest.mark.parametrize("memory", [*MEMORIES, "dax"])
 def test_one_rank_alone_makes_arrays_and_collectives_take_them(memory: str, tmp_path: Path) -> None:
-    if memory == "dax":
-        pool_of(cards := blank_cards(tmp_path, 2, 16 * MIB))
-        spec = MemorySpec("dax", devices=tuple(cards))
-    else:
-        spec = MEMORIES[memory]
+    spec = real_cards(tmp_path, nbytes=16 * MIB) if memory == "dax" else MEMORIES[memory]
 
     def main(comm: Communicator) -> bool:
         sizes = (20_000, 1, 300) if comm.rank == 0 else (20_000,)

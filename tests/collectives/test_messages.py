@@ -30,7 +30,7 @@ from cxlemu.memory import AdversaryRates, MemorySpec
 from faults.inject.fault_engine import injected
 from faults.inject.script import Script
 from tests.helpers import worlds
-from tests.helpers.card_files import MIB, blank_cards, pool_of
+from tests.helpers.card_files import real_cards
 from tests.helpers.message_programs import every_size, every_way, random_posts
 from tests.helpers.tables import with_rows
 from tests.helpers.tiers import PATIENT_S, examples
@@ -85,9 +85,7 @@ def test_between_processes(memory: str) -> None:
 
 
 def test_on_cards(tmp_path: Path) -> None:
-    cards = blank_cards(tmp_path, 2, 8 * MIB)
-    pool_of(cards)
-    assert launch(every_size, ranks=2, memory=MemorySpec("dax", devices=tuple(cards))) == [True] * 2
+    assert launch(every_size, ranks=2, memory=real_cards(tmp_path)) == [True] * 2
 
 
 def test_through_an_engine_that_runs_whole_calls_only() -> None:

@@ -41,7 +41,7 @@ from faults.prove import prove
 from faults.verdict import Verdict
 from faults.zero_copy_calls import HEAP_OUTPUT, lent_if_zero_copy, placed, with_heap
 from tests.helpers import worlds
-from tests.helpers.card_files import MIB, blank_cards, pool_of
+from tests.helpers.card_files import MIB, real_cards
 from tests.helpers.expected import COLLECTIVES, assert_right, expected, some_inputs
 from tests.helpers.tables import with_rows
 from tests.helpers.tiers import examples
@@ -157,9 +157,7 @@ def past_caches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_results_are_right_past_the_caches(past_caches: None, tmp_path: Path) -> None:
     assert together(calls_in_a_row, 3) == [[]] * 3
     assert _native.past_caches_from(0) == 64
-    cards = blank_cards(tmp_path, 2, 8 * MIB)
-    pool_of(cards)
-    assert launch(main_on_cards, ranks=2, memory=MemorySpec("dax", devices=tuple(cards)), how="threads") == [[]] * 2
+    assert launch(main_on_cards, ranks=2, memory=real_cards(tmp_path), how="threads") == [[]] * 2
 
 
 def main_on_cards(context: RankContext) -> list[str]:
@@ -170,9 +168,7 @@ def main_on_cards(context: RankContext) -> list[str]:
 @pytest.mark.deep(rows=lambda how: how == "threads")
 @pytest.mark.parametrize("how", ["threads", "processes"])
 def test_results_are_right_on_real_cards(tmp_path: Path, how: Any) -> None:
-    cards = blank_cards(tmp_path, 2, 8 * MIB)
-    pool_of(cards)
-    assert launch(main_on_cards, ranks=3, memory=MemorySpec("dax", devices=tuple(cards)), how=how) == [[]] * 3
+    assert launch(main_on_cards, ranks=3, memory=real_cards(tmp_path), how=how) == [[]] * 3
 
 
 @pytest.mark.parametrize("collective", PUSHING)

@@ -22,7 +22,7 @@ from cxlemu.world.context import RankContext, ignore_message
 from cxlemu.world.threads import run_threads
 from cxlemu.world.topology_of import machine
 from cxlemu.world.world import World
-from tests.helpers.card_files import blank_cards, pool_of
+from tests.helpers.card_files import MIB, real_cards
 from tests.helpers.tiers import PATIENT_S
 
 RANKS = 3
@@ -101,9 +101,7 @@ def work_after(context: RankContext, fate: Fate) -> list[int]:
 def pools(kind: str, directory: Path) -> Iterator[tuple[World, Pool]]:
     spec, topology = MemorySpec(kind), Topology.load("laptop")
     if kind == "dax":
-        cards = blank_cards(directory, 2)
-        pool_of(cards)
-        spec = MemorySpec("dax", devices=tuple(cards))
+        spec = real_cards(directory, nbytes=MIB)
         topology = machine(None, spec)
     world = World(RANKS, topology, spec, PATIENT_S, "threads")
     with world.create_pool(None) as pool:

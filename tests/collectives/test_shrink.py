@@ -42,7 +42,7 @@ from cxlemu.pool.session import Session
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch, launch_survivors
 from cxlemu.world.outcome import Outcome
-from tests.helpers.card_files import MIB, blank_cards, pool_of
+from tests.helpers.card_files import real_cards
 from tests.helpers.shrinking import ARENA, BOARD_OFFSET, SESSION_OFFSET, Scheduled, Survivor, rooms_of, schedules
 from tests.helpers.tiers import PATIENT_S
 from tests.helpers.worlds import Program
@@ -117,11 +117,7 @@ KILLED: dict[str, tuple[Any, int, dict[int, int]]] = {
 @pytest.mark.parametrize("what", KILLED)
 def test_survivors_of_killed_processes_go_on(what: str, tmp_path: Path) -> None:
     kind, ranks, victims = KILLED[what]
-    spec = MemorySpec(kind)
-    if kind == "dax":
-        cards = blank_cards(tmp_path, 2, 8 * MIB)
-        pool_of(cards)
-        spec = MemorySpec("dax", devices=tuple(cards))
+    spec = real_cards(tmp_path) if kind == "dax" else MemorySpec(kind)
     ended = together(partial(_lose_and_go_on, victims=victims), ranks, how="processes", spec=spec)
     assert {rank: str(error) for rank, error in ended.failures.items()} == dict.fromkeys(
         victims, "was killed by SIGKILL"

@@ -7,8 +7,7 @@ import pytest
 
 from collectives import Communicator
 from cxlemu import RankContext, launch
-from cxlemu.memory import MemorySpec
-from tests.helpers.card_files import MIB, blank_cards, pool_of
+from tests.helpers.card_files import real_cards
 
 
 def fold_in_the_heap(context: RankContext) -> list[float]:
@@ -26,9 +25,7 @@ def fold_in_the_heap(context: RankContext) -> list[float]:
 
 @pytest.mark.parametrize("how", ["threads", "processes"])
 def test_arrays_in_the_heap_are_published_where_they_lie(tmp_path: Path, how: str) -> None:
-    cards = blank_cards(tmp_path, 2, 8 * MIB)
-    pool_of(cards)
-    spec = MemorySpec("dax", devices=tuple(cards))
+    spec = real_cards(tmp_path)
     ramp = float(np.arange(5000).sum())
     wanted = [value for turn in range(3) for value in [3 * ramp + 2 * 5000 * turn] * 2]
     assert launch(fold_in_the_heap, ranks=2, memory=spec, how=how) == [wanted] * 2

@@ -24,15 +24,10 @@ class Killed(BaseException):
 
 
 class Baton:
-    """One run of several ranks, which is its clock as well.
+    """One run of several ranks, which is its clock as well: ``seed`` draws everything.
 
-    Args:
-        seed: Draws everything.
-        stops: How often a step stops its rank for long.
-        leaps: How often a step takes long.
-        leap_s: How long such a step takes at most, in seconds.
-        deaths: How often a step kills its rank. What it signalled last may then never arrive.
-        survivors: How many ranks are not killed.
+    Steps stop their rank for long (how often: ``stops``), take up to ``leap_s`` (``leaps``), or kill it (``deaths``), so
+    that what it signalled last may never arrive; ``survivors`` are not killed.
     """
 
     def __init__(

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
+from cxlemu.memory import MemorySpec
 from cxlemu.pool.dax import map_all
 from cxlemu.pool.format import format_cards, geometry_for
 from tests.helpers import commands
@@ -24,6 +25,13 @@ def pool_of(paths: Sequence[str], interleave_bytes: int = 4096, max_ranks: int =
     mapped = map_all(paths)
     sizes = [card.pages.nbytes for card in mapped]
     return format_cards(mapped, geometry_for(sizes, interleave_bytes=interleave_bytes, max_ranks=max_ranks)).uuid
+
+
+def real_cards(directory: Path, count: int = 2, nbytes: int = 8 * MIB) -> MemorySpec:
+    """Memory on files that stand in for cards, with a pool on them."""
+    paths = blank_cards(directory, count, nbytes)
+    pool_of(paths)
+    return MemorySpec("dax", devices=tuple(paths))
 
 
 def device_flags(paths: Sequence[str]) -> list[str]:

@@ -38,17 +38,7 @@ DRAINED_BYTES = 64 << 10
 
 @dataclass
 class Tally:
-    """What was seen so far.
-
-    Attributes:
-        worlds: Worlds that ended.
-        calls: Results that were right.
-        acts: What was done to worlds, by its name.
-        said: The kinds of errors that ranks raised.
-        hung: Worlds that did not end.
-        wrong: Results that were wrong, and errors that are no sentences.
-        left: Segments and processes that were left.
-    """
+    """What was seen so far: worlds that ended, right results, acts, kinds of errors, and what must not be."""
 
     worlds: int = 0
     calls: int = 0
@@ -317,17 +307,7 @@ def is_alive(pid: int) -> bool:
 
 
 def chaos(seed: int, seconds: float, *, most: int = 1 << 30, tell: Callable[[str], None] = lambda _: None) -> Tally:
-    """Run worlds under attack, one after another.
-
-    Args:
-        seed: Of the first world; each has one more than the one before.
-        seconds: No world begins later.
-        most: How many worlds.
-        tell: Called with a line of news now and then.
-
-    Returns:
-        What was seen.
-    """
+    """Run worlds under attack, one after another, each with its own seed; ``tell`` gets a line of news now and then."""
     tally, until, told = Tally(), time.monotonic() + seconds, time.monotonic()
     for number in range(most):
         if time.monotonic() > until:

@@ -92,11 +92,7 @@ def verdicts(
 
 
 def compared(litmus: Path, seed: int, preemptions: int | None = None) -> tuple[int, int, int, int]:
-    """Count a program's hosts, and its executions with the reduction and without; then its seed.
-
-    Raises:
-        AssertionError: If the verdicts differ.
-    """
+    """A program's hosts, its executions with the reduction and without, and its seed; the verdicts are the same."""
     words = generated(seed)
     while True:
         its = setting(litmus, words, check=True)

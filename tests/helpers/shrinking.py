@@ -45,12 +45,7 @@ class Scheduled(Clock):
 
 
 class Survivor:
-    """One rank, from agreement to agreement.
-
-    Attributes:
-        made: The roster that it went on with, by the name of the board on which it was decided.
-        ended: Why it takes no more steps; empty while it does.
-    """
+    """One rank, from agreement to agreement: the rosters that it ``made``, and why it ``ended``."""
 
     def __init__(self, card: Any, rank: int, ranks: int, spec: MemorySpec, rng: random.Random, clock: Clock) -> None:
         self.cache, self.rng, self.doubts = HostCache.private([card], host=rank), rng, rng.choice(DOUBTS)
@@ -113,15 +108,7 @@ class Survivor:
 
 
 def schedule(seed: int, tally: Counter[str]) -> None:
-    """Let 2 to 5 ranks agree, in an order and with verdicts and failures that ``seed`` decides.
-
-    Args:
-        seed: Of all that is random.
-        tally: Counts what happened.
-
-    Raises:
-        AssertionError: Ranks went on with different rosters, or one that is on the roster was excluded.
-    """
+    """Let 2 to 5 ranks agree, in an order and with verdicts and failures that ``seed`` decides; ``tally`` counts."""
     rng, clock, card = random.Random(seed), Scheduled(), np.zeros(ARENA.end, np.uint8)
     random.seed(seed)  # who of several leads first
     ranks, spec = rng.randint(2, 5), MemorySpec(seed=seed if rng.random() < 0.5 else None)

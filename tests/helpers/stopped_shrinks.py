@@ -92,13 +92,7 @@ def shrink_under_stops(context: RankContext, seed: int, rounds: int) -> list[tup
 
 
 def stopped_shrinks(seed: int, ranks: int, rounds: int) -> Counter[str]:
-    """Let processes shrink communicators, each stopped at some step, and check that no two groups go on.
-
-    Args:
-        seed: Decides who is stopped, where and for how long.
-        ranks: How many processes.
-        rounds: How many communicators they shrink, one after the other.
-    """
+    """Let processes shrink communicators, each stopped at some step, and check that no two groups go on."""
     due: dict[int, float] = {}
     over = threading.Event()
 

@@ -21,10 +21,9 @@ TIME_S = 240.0
 
 
 def torch_ranks(function: str, *arguments: str, ranks: int, **environment: str) -> list[Any]:
-    """Run ``MODULE:FUNCTION(rank, ranks, store, *arguments)`` on every rank.
+    """Run ``MODULE:FUNCTION(rank, ranks, store, *arguments)`` on every rank; what each returned, through JSON.
 
-    Returns:
-        What each rank returned, through JSON; ``{"died": ...}`` for a rank that was killed or raised.
+    ``{"died": ...}`` stands for a rank that was killed or raised.
     """
     with tempfile.TemporaryDirectory() as folder:
         env = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", **environment}

@@ -44,11 +44,9 @@ def on_ranks(
     asks: str = "",
     **given: Any,
 ) -> Callable[[Callable[..., Any]], Callable[..., None]]:
-    """Make a test of the program below: every rank runs it, ``by`` such a world, and ``gives`` is what comes of all.
+    """Make a test of the program below, which every rank runs: ``gives`` is what comes of all, or of the rank ``of``.
 
-    With ``of``, of that rank alone.
-    The program takes the communicator, and after it the test's fixtures and parameters; the world takes those that
-    it ``asks`` for.
+    The program takes the communicator, then fixtures and parameters; ``by``, the world, takes those that it ``asks`` for.
     """
 
     def test_of(program: Callable[..., Any]) -> Callable[..., None]:

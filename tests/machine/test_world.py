@@ -245,19 +245,13 @@ def test_an_error_that_does_not_travel_is_retold(run: Callable[..., list[Any]]) 
     assert "PickyError: 1 and 2" in str(error)
 
 
-def test_a_result_that_does_not_travel_is_a_failure(run: Callable[..., list[Any]]) -> None:
-    error = failures_of(run, programs.return_a_lock, "processes", ranks=1)
-    assert "cannot pickle" in str(error)
-
-
-def test_a_result_that_cannot_be_read_is_a_failure(run: Callable[..., list[Any]]) -> None:
-    error = failures_of(run, programs.return_what_fails, "processes", ranks=1)
-    assert str(error.failures[0]) == "sent what cannot be unpickled: ZeroDivisionError: unpickled"
-
-
-def test_a_rank_that_leaves_with_0_is_a_failure(run: Callable[..., list[Any]]) -> None:
-    error = failures_of(run, programs.leave_with_0, "processes", ranks=1)
-    assert str(error.failures[0]) == "exited with code 0 and no result"
+@with_rows(
+    (programs.return_a_lock, "cannot pickle"),
+    (programs.return_what_fails, "^rank 0 sent what cannot be unpickled: ZeroDivisionError: unpickled$"),
+    (programs.leave_with_0, "^rank 0 exited with code 0 and no result$"),
+)
+def test_a_result_that_does_not_come_is_a_failure(main: Any, says: str, run: Callable[..., list[Any]]) -> None:
+    assert re.search(says, str(failures_of(run, main, "processes", ranks=1)))
 
 
 @threads_and_deep_processes

@@ -35,7 +35,6 @@ from tests.helpers.serving import BLOCK_BYTES, TOKEN_NS, iterations, machine, re
 from tests.helpers.tables import with_rows
 
 PLACES = ("accelerator", "host", "pool", "rdma")
-BLOCK_NS = BLOCK_TOKENS * TOKEN_NS  # a block's tokens computed: 512 us; at 1 GB/s its bytes take as long
 
 
 def served(

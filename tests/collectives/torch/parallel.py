@@ -93,11 +93,7 @@ WAYS: dict[str, Callable[[int, int], Trained]] = {"ddp": ddp, "fsdp": fsdp, "fsd
 
 
 def trains(rank: int, ranks: int, store: Any, way: str) -> float:
-    """Train on Gloo, then on cxl.
-
-    Returns:
-        The largest difference between losses and parameters of the two; 0.0: they have the same bits.
-    """
+    """The largest difference of losses and parameters after training on Gloo, then on cxl; 0.0: they have the same bits."""
     torch.set_num_threads(1)
     made = count_calls()
     found = []

@@ -132,13 +132,7 @@ class Found(unittest.TestResult):
 
 
 def main(names: list[str], ranks: int, shard: str) -> list[dict[str, Any]]:
-    """Run tests by name, or all that need no GPU.
-
-    Args:
-        names: The tests; none: all.
-        ranks: How many ranks each has.
-        shard: "K/N": of all tests in order every N-th, from the K-th on.
-    """
+    """Run these tests, or all that need no GPU; of all in order, shard "K/N" is every N-th from the K-th on."""
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"TEMP_DIR": folder, "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}

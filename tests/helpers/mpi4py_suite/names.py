@@ -478,22 +478,17 @@ def Reduce(comm: Comm, verbs: Any, how: Any, send: Any, recv: Any, op: str = "su
     return verbs.reduce(x, op, out, root=root, **how)
 
 
-@collective
-def Allreduce(comm: Comm, verbs: Any, how: Any, send: Any, recv: Any, op: str = "sum") -> Any:
-    x, out = pair(send, recv)
-    return verbs.all_reduce(x, op, out, **how)
+def folding(name: str, verb: str) -> None:
+    def folded(comm: Comm, verbs: Any, how: Any, send: Any, recv: Any, op: str = "sum") -> Any:
+        x, out = pair(send, recv)
+        return getattr(verbs, verb)(x, op, out, **how)
+
+    folded.__name__ = name
+    collective(folded)
 
 
-@collective
-def Scan(comm: Comm, verbs: Any, how: Any, send: Any, recv: Any, op: str = "sum") -> Any:
-    x, out = pair(send, recv)
-    return verbs.scan(x, op, out, **how)
-
-
-@collective
-def Exscan(comm: Comm, verbs: Any, how: Any, send: Any, recv: Any, op: str = "sum") -> Any:
-    x, out = pair(send, recv)
-    return verbs.exscan(x, op, out, **how)
+for _name, _verb in (("Allreduce", "all_reduce"), ("Scan", "scan"), ("Exscan", "exscan")):
+    folding(_name, _verb)
 
 
 @collective
