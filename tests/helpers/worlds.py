@@ -46,7 +46,7 @@ def on_ranks(
 ) -> Callable[[Callable[..., Any]], Callable[..., None]]:
     """Make a test of the program below, which every rank runs: ``gives`` is what comes of all, or of the rank ``of``.
 
-    The program takes the communicator, then fixtures and parameters; ``by``, the world, takes those that it ``asks`` for.
+    The program takes the communicator, then fixtures and parameters; ``by``, the world, takes what it ``asks`` for.
     """
 
     def test_of(program: Callable[..., Any]) -> Callable[..., None]:

@@ -93,7 +93,7 @@ WAYS: dict[str, Callable[[int, int], Trained]] = {"ddp": ddp, "fsdp": fsdp, "fsd
 
 
 def trains(rank: int, ranks: int, store: Any, way: str) -> float:
-    """The largest difference of losses and parameters after training on Gloo, then on cxl; 0.0: they have the same bits."""
+    """The largest difference of losses and parameters, trained on Gloo, then on cxl; 0.0: they have the same bits."""
     torch.set_num_threads(1)
     made = count_calls()
     found = []
