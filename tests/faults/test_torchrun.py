@@ -5,7 +5,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -111,10 +110,10 @@ def test_what_cannot_be_run_is_said(
     assert list(tmp_path.iterdir()) == []
 
 
-def torchrun(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "cxlemu", "torchrun", "--card-bytes", "8M", *arguments]
+def torchrun(*arguments: str, cwd: Path, code: int) -> subprocess.CompletedProcess[str]:
+    words = ("-P", "-m", "cxlemu", "torchrun", "--card-bytes", "8M", *arguments)
     env = {**os.environ, "TMPDIR": str(cwd)}  # where a call that differs is kept
-    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=2 * PATIENT_S)
+    return python(*words, code=code, timeout_s=2 * PATIENT_S, cwd=cwd, env=env)
 
 
 TRAIN = str(ROOT / "examples/train_ddp.py")
@@ -123,9 +122,8 @@ TRAIN = str(ROOT / "examples/train_ddp.py")
 @needs_torch
 @pytest.mark.deep
 def test_the_invalidate_that_is_taken_out_is_named_in_the_first_step(tmp_path: Path) -> None:
-    done = torchrun("--compare", "gloo", "--leave-out", "1:INVALIDATE", TRAIN, "3", cwd=tmp_path)
+    done = torchrun("--compare", "gloo", "--leave-out", "1:INVALIDATE", TRAIN, "3", cwd=tmp_path, code=1)
     assert "nothing was" not in done.stdout + done.stderr  # compared, or left out: ranks that failed had not said
-    assert done.returncode == 1
     assert "step 0" not in done.stdout
     (wrong,) = (line for line in done.stderr.splitlines() if line.startswith("wrong: "))
     assert "of group 0, all_reduce sum of" in wrong and "differs from Gloo: rank 0, element" in wrong
@@ -142,8 +140,9 @@ def test_the_invalidate_that_is_taken_out_is_named_in_the_first_step(tmp_path: P
 @needs_torch
 @pytest.mark.deep
 def test_nothing_differs_where_nothing_is_taken_out(tmp_path: Path) -> None:
-    done = torchrun("-n", "3", "--adversary", "7", "--compare", "gloo", "--digests", "1", TRAIN, "2", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = torchrun(
+        "-n", "3", "--adversary", "7", "--compare", "gloo", "--digests", "1", TRAIN, "2", cwd=tmp_path, code=0
+    )
     assert re.search(r"(?m)^# compared with Gloo: [1-9][0-9]* calls of 1 group, 0 wrong$", done.stdout)
     assert "# replicas compared: after 2 steps, all equal\n" in done.stdout
     assert [each for each in tmp_path.iterdir() if "torchinductor" not in each.name] == []  # torch's own cache
@@ -153,8 +152,9 @@ def test_nothing_differs_where_nothing_is_taken_out(tmp_path: Path) -> None:
 @pytest.mark.deep
 def test_a_killed_rank_is_in_the_table_and_training_begins_again(tmp_path: Path) -> None:
     faults = str(ROOT / "examples/training_faults.yaml")
-    done = torchrun("--faults", faults, "--max-restarts", "1", "--json", "report.json", TRAIN, "2", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = torchrun(
+        "--faults", faults, "--max-restarts", "1", "--json", "report.json", TRAIN, "2", cwd=tmp_path, code=0
+    )
     report = json.loads((tmp_path / "report.json").read_text())
     assert [each["codes"]["1"] for each in report["rounds"]] == [-9, 0]
     assert any(event["kind"] == "fault" for event in report["events"])
@@ -172,8 +172,8 @@ def test_ranks_find_what_lies_beside_the_script_and_no_checkout_where_they_run(t
     scripts.mkdir()
     (scripts / "beside.py").write_text("WORD = 'beside'\n")
     (scripts / "train.py").write_text("import json, beside\nprint('it is', beside.WORD)\n")
-    done = torchrun("-n", "1", str(scripts / "train.py"), cwd=checkout)
-    assert done.returncode == 3 and "it is beside" in done.stdout, done.stdout + done.stderr
+    done = torchrun("-n", "1", str(scripts / "train.py"), cwd=checkout, code=3)
+    assert "it is beside" in done.stdout
 
 
 MESSAGES = str(ROOT / "tests/faults/torch_messages.py")
@@ -183,8 +183,7 @@ MESSAGES = str(ROOT / "tests/faults/torch_messages.py")
 @pytest.mark.deep
 @pytest.mark.parametrize("memory", [("--adversary", "7"), ("--backend", "shm")], ids=["emulated", "shm"])
 def test_messages_are_compared_in_any_order(memory: tuple[str, str], tmp_path: Path) -> None:
-    done = torchrun("--compare", "gloo", *memory, MESSAGES, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = torchrun("--compare", "gloo", *memory, MESSAGES, cwd=tmp_path, code=0)
     assert "step 5 [507.0, 508.0]" in done.stdout and "not compared" not in done.stdout
     assert list(tmp_path.iterdir()) == []
 
@@ -197,16 +196,14 @@ def test_a_script_that_destroys_no_group_is_compared_to_its_end(ends: str, tmp_p
     late = "\nimport time\nif rank:\n    time.sleep(1)\n    dist.recv(x, 0)\nelse:\n    dist.isend(x, 1)\n"
     script = Path(MESSAGES).read_text().replace("dist.destroy_process_group()", late + ends)
     (tmp_path / "script.py").write_text(script)
-    done = torchrun("--compare", "gloo", "script.py", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = torchrun("--compare", "gloo", "script.py", cwd=tmp_path, code=0)
     assert "0 calls and 31 messages of 1 group, 0 wrong" in done.stdout
 
 
 @needs_torch
 @pytest.mark.deep
 def test_a_message_that_is_stale_is_named(tmp_path: Path) -> None:
-    done = torchrun("--compare", "gloo", "--leave-out", "1:INVALIDATE", MESSAGES, cwd=tmp_path)
-    assert done.returncode == 1
+    done = torchrun("--compare", "gloo", "--leave-out", "1:INVALIDATE", MESSAGES, cwd=tmp_path, code=1)
     (wrong,) = (line for line in done.stderr.splitlines() if line.startswith("wrong: "))
     assert "of group 0, from rank 0, tag " in wrong and "differs from Gloo: rank 1, element" in wrong
     assert "again, alone" not in done.stderr  # no call is kept
@@ -215,8 +212,7 @@ def test_a_message_that_is_stale_is_named(tmp_path: Path) -> None:
 @needs_torch
 @pytest.mark.deep
 def test_steps_on_a_modelled_fabric_are_told_beside_the_virtual_engine(tmp_path: Path) -> None:
-    done = torchrun("--pace", "six-cards", "--json", "report.json", TRAIN, "3", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = torchrun("--pace", "six-cards", "--json", "report.json", TRAIN, "3", cwd=tmp_path, code=0)
     events = [e for e in json.loads((tmp_path / "report.json").read_text())["events"] if e["kind"] == "steps"]
     assert [(event["rank"], len(event["steps"])) for event in sorted(events, key=lambda e: e["rank"])] == [
         (0, 3),
@@ -310,8 +306,7 @@ def test_a_scripts_error_has_its_own_frames_and_a_groups_error_is_in_the_table(d
 @needs_torch
 def test_no_traceback_of_ours_is_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "small.py").write_text("raise KeyError('mine')\n")
-    done = torchrun("-n", "1", "small.py", cwd=tmp_path)
-    assert done.returncode == 1
+    done = torchrun("-n", "1", "small.py", cwd=tmp_path, code=1)
     traceback = done.stdout[done.stdout.index("Traceback") :].splitlines()
     assert traceback[1].strip().startswith('File "small.py", line 1') or "small.py" in traceback[1]
     assert "rank.py" not in done.stdout and "KeyError: 'mine'" in done.stdout
@@ -354,8 +349,7 @@ faults:
 def test_what_did_not_happen_in_training_is_said(arguments: list[str], said: list[str], tmp_path: Path) -> None:
     (tmp_path / "small.py").write_text(SMALL)
     (tmp_path / "late.yaml").write_text(LATE)
-    done = torchrun("-n", "2", *arguments, "small.py", "2", cwd=tmp_path)
-    assert done.returncode == 3, done.stdout + done.stderr
+    done = torchrun("-n", "2", *arguments, "small.py", "2", cwd=tmp_path, code=3)
     assert [line for line in done.stderr.splitlines() if any(its in line for its in said)] != []
     assert all(its in done.stderr for its in said), done.stderr
 
@@ -364,8 +358,8 @@ def test_what_did_not_happen_in_training_is_said(arguments: list[str], said: lis
 @pytest.mark.deep
 def test_a_comparison_of_nothing_is_no_success(tmp_path: Path) -> None:
     (tmp_path / "small.py").write_text(SMALL)
-    done = torchrun("-n", "2", "--compare", "gloo", "small.py", "0", cwd=tmp_path)
-    assert done.returncode == 3 and "nothing was compared" in done.stderr, done.stdout + done.stderr
+    done = torchrun("-n", "2", "--compare", "gloo", "small.py", "0", cwd=tmp_path, code=3)
+    assert "nothing was compared" in done.stderr
 
 
 @needs_torch

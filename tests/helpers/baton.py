@@ -26,7 +26,7 @@ class Killed(BaseException):
 class Baton:
     """One run of several ranks, which is its clock as well: ``seed`` draws everything.
 
-    Steps stop their rank for long (how often: ``stops``), take up to ``leap_s`` (``leaps``), or kill it (``deaths``), and
+    Steps stop their rank for long (how often: ``stops``), take up to ``leap_s`` (``leaps``), or kill it (``deaths``):
     what it signalled last may then never arrive; ``survivors`` are not killed.
     """
 
