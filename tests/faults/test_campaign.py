@@ -29,6 +29,7 @@ from faults.cli.campaign_report import Screen
 from faults.inject import Fault, Script, When
 from faults.token import Token, parse
 from tests.helpers.commands import cxlemu, with_json
+from tests.helpers.own_algorithms import TO_ONE_RANK
 from tests.helpers.tables import with_rows
 from tests.helpers.tiers import PATIENT_S
 
@@ -258,30 +259,13 @@ def test_what_cannot_be_replayed_is_one_sentence(word: str, sentence: str) -> No
     assert result.output.count("\n") == 1
 
 
-OWN = """
-from collectives.builder import Builder
-from collectives.builder.recipes import algorithm
-from pathlib import Path
-
-@algorithm("broadcast")
-def mine(b):
-    for chunks in b.rounds(b.nbytes, blocks=1, spread="cards"):
-        for chunk in chunks:
-            if b.rank == b.root:
-                b.publish(chunk, b.input(chunk.offset), block=0)
-                b.copy(b.output(chunk.offset), b.input(chunk.offset), chunk.nbytes)
-            elif b.rank == 1:
-                b.retrieve(b.output(chunk.offset), chunk, b.root, block=0)
-"""
-
-
 def test_a_token_never_names_the_code_that_is_executed(tmp_path: Path) -> None:
     file = tmp_path / "own.py"
-    file.write_text(OWN)
+    file.write_text(TO_ONE_RANK)
     own = ("--algorithm", f"{file}:mine")
     document = with_json("faults", "campaign", *own, "-n", 3, "--seeds", 1, "-j", 1, code=1)[1]  # rank 2 gets nothing
     word = document["findings"][0]["token"]
-    file.write_text(OWN + f"\nPath({str(tmp_path / 'executed')!r}).touch()\n")
+    file.write_text(TO_ONE_RANK + f"\nPath({str(tmp_path / 'executed')!r}).touch()\n")
     assert "name the file to execute" in cxlemu("replay", word, code=2).output
     assert not (tmp_path / "executed").exists()
     assert "is not the file that failed: its contents differ" in cxlemu("replay", word, *own, code=1).output

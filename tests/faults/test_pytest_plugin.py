@@ -15,6 +15,7 @@ from faults.inject.script import Script
 from faults.testing.worlds import Worlds, requires_of, script_of
 from tests.helpers import rank_programs
 from tests.helpers.commands import cxlemu
+from tests.helpers.own_algorithms import TO_ONE_RANK
 from tests.helpers.tables import with_rows
 
 pytest_plugins = ["pytester"]
@@ -298,23 +299,8 @@ def test_a_wrong_marker_is_the_tests_failure(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["test_it.py::test_it: cxl_faults takes files and mappings, not 3"])
 
 
-BROKEN = """
-from collectives.builder.recipes import algorithm
-
-@algorithm("broadcast")
-def mine(b):
-    for chunks in b.rounds(b.nbytes, blocks=1, spread="cards"):
-        for chunk in chunks:
-            if b.rank == b.root:
-                b.publish(chunk, b.input(chunk.offset), block=0)
-                b.copy(b.output(chunk.offset), b.input(chunk.offset), chunk.nbytes)
-            elif b.rank == 1:  # and nobody else
-                b.retrieve(b.output(chunk.offset), chunk, b.root, block=0)
-"""
-
-
 def test_a_failure_of_a_plan_comes_with_a_token(pytester: pytest.Pytester) -> None:
-    own = pytester.makepyfile(own=BROKEN)
+    own = pytester.makepyfile(own=TO_ONE_RANK)
     result = passes(
         pytester,
         f"""

@@ -14,6 +14,7 @@ from faults.mutate.trial import Trial
 from faults.replay.calls import token_of
 from faults.token import Token, parse
 from tests.helpers.commands import cxlemu
+from tests.helpers.own_algorithms import TO_ONE_RANK
 
 
 def shown_token(mutant: str = "1.0.7:delete", case: MutationCase = MutationCase("all_gather", "naive", 2)) -> Token:  # noqa: B008
@@ -88,23 +89,8 @@ def test_mutate_prints_the_command() -> None:
     assert cxlemu("replay", word).exit_code == 1
 
 
-OWN = """
-from collectives.builder.recipes import algorithm
-
-@algorithm("broadcast")
-def mine(b):
-    for chunks in b.rounds(b.nbytes, blocks=1, spread="cards"):
-        for chunk in chunks:
-            if b.rank == b.root:
-                b.publish(chunk, b.input(chunk.offset), block=0)
-                b.copy(b.output(chunk.offset), b.input(chunk.offset), chunk.nbytes)
-            elif b.rank == (b.root + 1) % b.ranks:  # and nobody else
-                b.retrieve(b.output(chunk.offset), chunk, b.root, block=0)
-"""
-
-
 def test_a_violation_that_the_prover_finds_has_a_token(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "own.py").write_text(TO_ONE_RANK)
     own = f"{tmp_path / 'own.py'}:mine"
     result = cxlemu("prove", "--algorithm", own, "-n", 3, "-b", 600, code=1)
     (command,) = [line.split("again: ")[1] for line in result.output.splitlines() if "again: " in line]
