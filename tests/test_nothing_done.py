@@ -43,11 +43,7 @@ ROWS = [
         "the adversary moved no line: so little work draws no move from seed 7",
     ),
     (f"{RUN} --faults none.yaml", 2, "none.yaml has neither faults nor an adversary"),
-    (
-        "faults sweep barrier -n 2 --kinds flip_payload -j 1",
-        3,
-        "no call has a place for flip_payload",
-    ),
+    ("faults sweep barrier -n 2 --kinds flip_payload -j 1", 3, "no call has a place for flip_payload"),
     (f"{CAMPAIGN} --kinds nature --faults beyond.yaml", 3, "no fault happened in any case"),
     (f"{CAMPAIGN} --kinds nature --faults stranger.yaml", 2, "no case takes stranger.yaml"),
     (f"{CAMPAIGN} --launch lockstep --kinds nature,crash", 2, "no case takes the fault crash"),

@@ -261,14 +261,7 @@ def part_of(comm: Communicator, color: int, key: int | None = None) -> Communica
 
 
 @on_ranks(
-    ranks=5,
-    gives=[
-        (0, 3, [0, 20, 40]),
-        (0, 2, [10, 30]),
-        (1, 3, [0, 20, 40]),
-        (1, 2, [10, 30]),
-        (2, 3, [0, 20, 40]),
-    ],
+    ranks=5, gives=[(0, 3, [0, 20, 40]), (0, 2, [10, 30]), (1, 3, [0, 20, 40]), (1, 2, [10, 30]), (2, 3, [0, 20, 40])]
 )
 def test_split_makes_a_communicator_of_every_color(comm: Communicator) -> Any:
     half = part_of(comm, comm.rank % 2)

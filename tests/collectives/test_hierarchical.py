@@ -338,10 +338,7 @@ def test_prove_takes_every_size_of_clusters() -> None:
 
 
 @with_rows(
-    (
-        ["prove", "gather", "-n", "2-3", "--variant", "hierarchical"],
-        "cannot make two clusters of two or more ranks",
-    ),
+    (["prove", "gather", "-n", "2-3", "--variant", "hierarchical"], "cannot make two clusters of two or more ranks"),
     (["run", "gather", "-n", "3", "--variant", "hierarchical"], "hierarchical needs clusters, two or more hosts"),
     (["plan", "show", "gather", "-n", "4", "--variant", "hierarchical"], "needs clusters: equally many of its 4"),
     (["simulate", "gather", "-n", "4", "--variant", "hierarchical"], "hierarchical needs clusters"),

@@ -69,10 +69,7 @@ def test_lists_that_do_not_fit_are_refused(comm: Communicator) -> None:
     for call, message in (
         (lambda: comm.all_gather_many([np.ones(2)], []), "1 arrays have 0 outs"),
         (lambda: comm.all_gather_many([np.ones(2)], [np.ones(5)]), "has an out of 5 x float64: pass 6 elements"),
-        (
-            lambda: comm.reduce_scatter_many([np.ones(4)]),
-            r"arrays\[0\] of shape \(4,\) does not divide into 3 blocks",
-        ),
+        (lambda: comm.reduce_scatter_many([np.ones(4)]), r"arrays\[0\] of shape \(4,\) does not divide into 3 blocks"),
         (lambda: comm.all_reduce_many([b"ab"]), r"arrays\[0\] is read-only"),
     ):
         with pytest.raises(ArgumentError, match=message):

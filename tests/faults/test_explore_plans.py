@@ -91,11 +91,7 @@ def test_a_right_plan_of_ranks_on_hosts_of_their_own_is_one_walk(ranks: int) -> 
 
 
 @with_rows(
-    ("broadcast", "all"),
-    ("all_gather", "naive"),
-    ("gather", "line"),
-    ("barrier", "line"),
-    ("all_reduce", "two_shot"),
+    ("broadcast", "all"), ("all_gather", "naive"), ("gather", "line"), ("barrier", "line"), ("all_reduce", "two_shot")
 )
 def test_reductions_change_no_verdict_on_what_is_left_of_a_plan_without_one_instruction(
     collective: str, variant: str

@@ -67,19 +67,13 @@ FAULT = "faults:\n  - {kind: %s, rank: 1, when: {instruction: 1}%s}"
     ("faults: {}", "script:1: faults is {} but should be a valid list"),
     ("a: &a 1\nb: *a", "script:2: not plain YAML: aliases are not allowed"),
     ("seed: !!python/object:os.system 1", "script:1: not plain YAML: tags are not allowed"),
-    (
-        FAULT % ("poisn", ""),
-        "script:2: faults[0].kind is 'poisn', but there is no such fault; did you mean poison?",
-    ),
+    (FAULT % ("poisn", ""), "script:2: faults[0].kind is 'poisn', but there is no such fault; did you mean poison?"),
     (FAULT % ("stall", ""), "script:2: faults[0].seconds is missing: stall needs it, for how long"),
     (
         FAULT % ("stall", ", seconds: -1"),
         "script:2: faults[0].seconds is -1 but should be greater than or equal to 0.000000001",
     ),
-    (
-        FAULT % ("stall", ", seconds: .inf"),
-        "script:2: faults[0].seconds .inf is not a plain number; write 10 or 0.5",
-    ),
+    (FAULT % ("stall", ", seconds: .inf"), "script:2: faults[0].seconds .inf is not a plain number; write 10 or 0.5"),
     (
         FAULT % ("kill", ", card: 3"),
         "script:2: faults[0].card does not apply to kill, which takes nothing but a rank and when; leave it out",

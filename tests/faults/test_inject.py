@@ -246,11 +246,7 @@ HOSTS = (0, 1, 2)
         RankOutcome(RankEnd.ERROR, error=DeadlineError("late")),
         ScenarioVerdict.WRONG_ERROR,
     ),
-    (
-        script("stall", seconds=0.4),
-        RankOutcome(RankEnd.ERROR, error=DeadlineError("late")),
-        ScenarioVerdict.DETECTED,
-    ),
+    (script("stall", seconds=0.4), RankOutcome(RankEnd.ERROR, error=DeadlineError("late")), ScenarioVerdict.DETECTED),
     (script("flip_payload"), RankOutcome(RankEnd.WRONG, 1), ScenarioVerdict.UNPROTECTED),
 )
 def test_every_end_is_held_against_what_is_owed(faults: Script, end: RankOutcome, verdict: ScenarioVerdict) -> None:

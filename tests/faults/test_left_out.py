@@ -39,10 +39,7 @@ def words(result: Result) -> str:
     ([(), None, (2,)], [], [], "nothing was judged with n = 2"),
 )
 def test_what_is_left_out(
-    named: list[tuple[str | int, ...] | None],
-    done: list[tuple[str | int, ...]],
-    sentences: list[str],
-    nowhere: str,
+    named: list[tuple[str | int, ...] | None], done: list[tuple[str | int, ...]], sentences: list[str], nowhere: str
 ) -> None:
     found = left_out(named, done, lambda *its: "".join(str(one) for one in its if one is not None))
     assert (found.sentences, found.nowhere) == (sentences, nowhere)

@@ -182,10 +182,7 @@ def test_prove_names_products() -> None:
 
 
 @with_rows(
-    (
-        ["gemm_all_reduce", "--variant", "fine"],
-        "gemm_all_reduce has no style 'fine': it has fused, medium, unfused",
-    ),
+    (["gemm_all_reduce", "--variant", "fine"], "gemm_all_reduce has no style 'fine': it has fused, medium, unfused"),
     (["gemm_all_reduce", "--in-place"], "matrix products are proved without"),
 )
 def test_prove_says_what_products_do_not_have(arguments: list[str], says: str) -> None:

@@ -115,11 +115,7 @@ def _matrix(spec: str, **narrowed: Any) -> Matrix:
         "n = 2, 3; 8 B, 32 B; prod; i8; in place",
     ),
     (("-n", "6", "-o", "all", "-d", "bf16", "--out-of-place"), 45, "n = 6; 0 B, 1 element"),
-    (
-        ("-n", "2", "--region-bytes", "8K", "-d", "f64", "-o", "sum", "--in-place"),
-        8,
-        "rings of six-cards, of 8 KiB",
-    ),
+    (("-n", "2", "--region-bytes", "8K", "-d", "f64", "-o", "sum", "--in-place"), 8, "rings of six-cards, of 8 KiB"),
 )
 def test_flags_narrow_it_or_widen_it(flags: tuple[str, ...], calls: int, words: str) -> None:
     result = prove("--algorithm", MINE, *flags, code=0)
@@ -149,13 +145,7 @@ def test_a_narrowed_root_is_the_only_one() -> None:
     ("only_pairs", "2,3", "(contract): 2 ranks, 1 element of f64", "all but 0 B, 1 round, 4 KiB", "never written"),
     ("wrong_in_place", "2,3", "in place, a ring of 24 KiB", "in place", "may still read it"),
     ("up_to_five", "5,7", "(contract): 7 ranks, 1 element of u8", "n = 7", "bytes 5..5 of rank 0's output"),
-    (
-        "first_round",
-        "2,3",
-        "2 ranks, 1 round and 1 element of f64",
-        "1 round and 1 element, 3 rounds, many",
-        "output",
-    ),
+    ("first_round", "2,3", "2 ranks, 1 round and 1 element of f64", "1 round and 1 element, 3 rounds, many", "output"),
     ("until_it_wraps", "3", "3 ranks, many rounds and 13 elements of f64", "many rounds", "output"),
     ("no_bytes", "2,3", "(builder): 2 ranks, 0 B of u8", "0 B", "ZeroDivisionError"),
 )

@@ -96,10 +96,7 @@ CONTENT = {"kind": "x", "versions": {}, "body": {}}
     (packed(json.dumps(CONTENT | {"kind": 3}).encode()), "kind is not a short"),
     (packed(json.dumps(CONTENT | {"body": [1]}).encode()), "body is not an object"),
     (packed(json.dumps(CONTENT | {"versions": {"cxlemu": "\x1b[2J"}}).encode()), "versions are not short"),
-    (
-        packed(json.dumps(CONTENT | {"versions": {str(i): "1" for i in range(17)}}).encode()),
-        "versions are not short",
-    ),
+    (packed(json.dumps(CONTENT | {"versions": {str(i): "1" for i in range(17)}}).encode()), "versions are not short"),
     (packed(pickle.dumps({"kind": "x"})), "cxlemu did not make it"),
     (packed(b" " * (JSON_BYTES_MAX + 1)), "exceeds"),
 )

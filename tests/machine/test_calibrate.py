@@ -364,10 +364,7 @@ def test_options_of_a_certificate_that_do_not_fit_are_refused(
 
 
 @with_rows(
-    ("reads", (1, 2, 4)),
-    ("two reads to a write", (6, 2, 4)),
-    ("a read to a write", (2, 2, 4)),
-    ("writes", (8, 8, 8)),
+    ("reads", (1, 2, 4)), ("two reads to a write", (6, 2, 4)), ("a read to a write", (2, 2, 4)), ("writes", (8, 8, 8))
 )
 def test_a_mix_reads_and_writes_as_many_bytes_as_it_says(mix: str, left: tuple[int, ...]) -> None:
     group = np.repeat(np.array([1, 2, 4], np.float32), SMALL_BYTES // 4)

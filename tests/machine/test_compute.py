@@ -234,11 +234,7 @@ def test_every_figure_of_a_shipped_accelerator_has_a_standing(name: str) -> None
 
 
 @with_rows(
-    (
-        "gemm_efficiency: {value: 0.890",
-        "gemm_efficiency: {value: 1.5",
-        r"gemm_efficiency is 1.5 but should be less",
-    ),
+    ("gemm_efficiency: {value: 0.890", "gemm_efficiency: {value: 1.5", r"gemm_efficiency is 1.5 but should be less"),
     ("multiprocessors:", "multiprocesors:", "multiprocesors is not a known key; did you mean multiprocessors"),
     ("tile_ns: {value: 1500, assumed:", "tile_ns: {value: 1500, guessed:", "tile_ns should be {value: ..., source"),
 )

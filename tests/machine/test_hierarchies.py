@@ -284,32 +284,16 @@ def test_a_thousand_hosts_are_a_few_searches() -> None:
 
 
 @with_rows(
-    (
-        "kind: leaf_spine",
-        "kind: leafspine",
-        ":11: fabrics[0].kind is 'leafspine' but should be one of 'leaf_spine'",
-    ),
+    ("kind: leaf_spine", "kind: leafspine", ":11: fabrics[0].kind is 'leafspine' but should be one of 'leaf_spine'"),
     ("    kind: leaf_spine\n", "", ":10: fabrics[0].kind is missing: leaf_spine, clos, torus, dragonfly or xlink"),
     ("leaves: 4", "leaves: 0", ":12: fabrics[0].leaves is 0 but should be greater than or equal to 1"),
     ("leaves: 4", "leafs: 4", ":12: fabrics[0].leafs is not a known key; did you mean leaves?"),
-    (
-        "spines: 2",
-        "spines: 1024\n    cards_at: side",
-        "fabrics[0].cards_at is 'side' but should be 'leaf' or 'top'",
-    ),
+    ("spines: 2", "spines: 1024\n    cards_at: side", "fabrics[0].cards_at is 'side' but should be 'leaf' or 'top'"),
     ("leaves: 4", "leaves: 1000", "fabrics[0] means"),
     ("gbytes_per_s: 128, latency_ns: 50", "latency_ns: 50", ":17: fabrics[0].trunk.gbytes_per_s is missing"),
     ("spines: 2", "spines: 2\n    oversubscription: 2", ":18: fabrics[0].trunk.gbytes_per_s follows from"),
-    (
-        "leaves: 4",
-        "leaves: 4\n    hosts: host0-8",
-        ":13: fabrics[0].hosts is host0-8, but hosts are host0 to host7",
-    ),
-    (
-        "leaves: 4",
-        "leaves: 4\n    hosts: host3-2",
-        ":13: fabrics[0].hosts is host3-2, but hosts are host0 to host7",
-    ),
+    ("leaves: 4", "leaves: 4\n    hosts: host0-8", ":13: fabrics[0].hosts is host0-8, but hosts are host0 to host7"),
+    ("leaves: 4", "leaves: 4\n    hosts: host3-2", ":13: fabrics[0].hosts is host3-2, but hosts are host0 to host7"),
     ("leaves: 4", "leaves: 4\n    hosts: some", ":13: fabrics[0].hosts is 'some' but should match pattern"),
     ("leaves: 4", "leaves: 4\n    hosts: host0-3", "fabrics should join every host to the pool's cards, but host4"),
     ("{gbytes_per_s: 64, latency_ns: 20}", "{gbytes_per_s: 64}", ":15: fabrics[0].host_link.latency_ns is missing"),

@@ -577,10 +577,7 @@ def test_a_malformed_number_is_refused_by_its_name(name: str, value: str) -> Non
     (SRUN | {"SLURM_STEP_NUM_NODES": "2"}, "SLURM_STEP_NUM_NODES is 2"),
     ({"RANK": "0"}, "WORLD_SIZE is not set, but it goes with RANK"),
     ({"RANK": "0", "WORLD_SIZE": "x"}, "WORLD_SIZE is 'x', expected a whole number from 0 to 999999999$"),
-    (
-        {"RANK": "0", "WORLD_SIZE": "1"},
-        "RANK is set, but not MASTER_ADDR and MASTER_PORT: set both, to the same words",
-    ),
+    ({"RANK": "0", "WORLD_SIZE": "1"}, "RANK is set, but not MASTER_ADDR and MASTER_PORT: set both, to the same words"),
     ({"RANK": "0", "WORLD_SIZE": "1", "TORCHELASTIC_RESTART_COUNT": "0"}, "by which torchrun names its runs"),
     ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_JOB_ID": "9"}, "SLURM_JOB_ID and SLURM_STEP_ID"),
     ({}, "mpirun -np 4"),

@@ -95,10 +95,7 @@ def test_groups_messages_and_sizes_are_chakras(tmp_path: Path) -> None:
     ({"traceEvents": [call("all_reduce", 0, 0, 1, **{"In msg bytes": -5})]}, "-5 bytes"),
     ({"traceEvents": [call("all_reduce", 0, 0, 1, **{"In msg bytes": 1e400})]}, "is damaged: OverflowError"),
     ({"traceEvents": [call("all_reduce", 0, 0, 1, **{"Process Group Ranks": "[3, 4]"})]}, r"ranks \[3, 4\]"),
-    (
-        {"traceEvents": [call("all_reduce", 0, 0, 1, **{"Process Group Ranks": '{"0": 1}'})]},
-        "the group has the ranks",
-    ),
+    ({"traceEvents": [call("all_reduce", 0, 0, 1, **{"Process Group Ranks": '{"0": 1}'})]}, "the group has the ranks"),
     ({"traceEvents": [call("bcast", 0, 0, 1)]}, "Chakra has no collective 'bcast'"),
     ({"traceEvents": [call("recv", 0, 0, 1, **{"Src Rank": -1})]}, "a receive from any source"),
     ({"traceEvents": [call("all_reduce", 0, 0, 1, Rank=1)]}, "is of rank 1, not 0"),

@@ -380,10 +380,7 @@ def test_the_command_draws(four: str, tmp_path: Path) -> None:
 
 
 @with_rows(
-    (
-        ("nothing",),
-        "'nothing' is neither a file nor a shipped memory workload (embedding, kv-cache, pointer-chase)",
-    ),
+    (("nothing",), "'nothing' is neither a file nor a shipped memory workload (embedding, kv-cache, pointer-chase)"),
     (("-e", "1G"), "a working set of 1 GiB does not fit four, where a rank has 160 MiB"),
     (("-b", "2M", "-e", "1M"), "-b 2M is more than -e 1M"),
     (("-b", "1M", "-e", "1M", "-f", "4"), "--stepfactor does nothing here, because there is one size"),
