@@ -247,7 +247,7 @@ def test_an_error_that_does_not_travel_is_retold(run: Callable[..., list[Any]]) 
 
 @with_rows(
     (programs.return_a_lock, "cannot pickle"),
-    (programs.return_what_fails, "^rank 0 sent what cannot be unpickled: ZeroDivisionError: unpickled$"),
+    (programs.return_what_fails, "^rank 0 failed: sent what cannot be unpickled: ZeroDivisionError: unpickled$"),
     (programs.leave_with_0, "^rank 0 exited with code 0 and no result$"),
 )
 def test_a_result_that_does_not_come_is_a_failure(main: Any, says: str, run: Callable[..., list[Any]]) -> None:
