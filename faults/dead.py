@@ -8,7 +8,7 @@ from cxlemu.plan.accesses import loaded, stored
 
 WHY = (
     "; nothing uses these bytes before they are overwritten, but what is loaded too early stays in the cache, where a "
-    "later READ may hit it: every READ has to see what is right, so leave this one out"
+    "later READ may hit it: every READ must see the right bytes, so leave this one out"
 )
 
 

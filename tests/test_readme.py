@@ -56,6 +56,7 @@ def test_the_readme_has_what_this_test_looks_for() -> None:
         "survive.py",
         "test_my_all_reduce.py",
         "test_my_training.py",
+        "topology.yaml",
         "train_ddp.py",
         "under_a_launcher.py",
         "zero_copy.py",

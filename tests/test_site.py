@@ -79,9 +79,9 @@ def test_pages_of_yaml_keys_are_those_that_the_models_make() -> None:
 
 def test_rows_of_yaml_keys_say_type_bounds_and_default() -> None:
     pages = page_maker("key_pages").pages()
-    row = "| `card_bytes` | size, >0 | **required** | memory really backing each card"
+    row = "| `card_bytes` | size, >0 | **required** | size of the memory behind each card"
     assert row in pages["topology"]
-    assert "| `routing` | `first` or `spread` | `first` | which of several" in pages["topology"]
+    assert "| `routing` | `first` or `spread` | `first` | choice among several" in pages["topology"]
     assert "| `seed` | integer, ≥0 | `0` | of everything" in pages["faults"]
     assert (
         "| `stall` |" in pages["faults"] and "| `sizes` | list of size (≥0), 1-100 long | `[600]`" in pages["campaign"]

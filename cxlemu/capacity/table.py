@@ -63,7 +63,7 @@ class Table:
             if (header := header_of(pool, memory)) is not None:
                 return cls(memory, pool.uuid, pool.data_offset, pool.card_bytes, header.ranks, header.page_bytes)
         raise PoolError(
-            "nobody lends this pool's capacity: `cxlemu pool format --lend SIZE` makes a pool of cards whose capacity "
+            "this pool's capacity is not lent: `cxlemu pool format --lend SIZE` makes a pool of cards whose capacity "
             "is lent, `cxlemu pool capacity hold` one in shared memory"
         )
 
@@ -110,7 +110,7 @@ class Table:
         for slot in range(SLOTS):
             if self._line(slot) is None:
                 raise PoolError(
-                    f"line {slot} of the pool's capacity table is damaged, so that nobody knows whose what is: when "
+                    f"line {slot} of the pool's capacity table is damaged, so owners are unknown: when "
                     "all tenants have left, make the pool anew"
                 )
 

@@ -100,7 +100,7 @@ class Running:
         """Make the error of a plan that reads a rank's array before that has told where it lies."""
         return UntoldError(
             f"rank {self.part.rank} of [{self.name}] reads an array of rank {owner} without having waited for a "
-            f"doorbell that tells where it lies"
+            f"doorbell that carries its place"
         )
 
     def describe(self, blocked: Blocked) -> str:

@@ -24,7 +24,7 @@ class Feature(Enum):
     PAYLOADS = "payloads in doorbells"
     PEER_WRITES = "results that peers write"
     PROCESS_ARRAYS = "arrays in the ranks' processes"
-    TOLD_PLACES = "places of arrays told in doorbells"
+    TOLD_PLACES = "places of arrays in doorbells"
     UNEVEN_BLOCKS = "blocks of different sizes"
     UNIFORM_ORDER = "an order of its own in folds"
 

@@ -24,36 +24,37 @@ class Rates(Model):
     """Peak rates of dense matrix products by the dtype of their operands; 1 TFLOP/s is 10^12 operations per second."""
 
     bf16: TflopPerS = Field(description="peak of bf16 products, in TFLOP/s")
-    f16: TflopPerS | None = Field(default=None, description="of f16 products; absent: as bf16")
-    f32: TflopPerS | None = Field(default=None, description="of f32 products")
-    f64: TflopPerS | None = Field(default=None, description="of f64 products")
+    f16: TflopPerS | None = Field(default=None, description="peak of f16 products; absent: as bf16")
+    f32: TflopPerS | None = Field(default=None, description="peak of f32 products")
+    f64: TflopPerS | None = Field(default=None, description="peak of f64 products")
 
 
 class Accelerator(Described):
     """One kind of accelerator, from a file.
 
-    Peaks are the vendor's; ``gemm_efficiency`` and ``memory_efficiency`` say what share of them is reached.
+    Peaks are the vendor's; ``gemm_efficiency`` and ``memory_efficiency`` state the share that is reached.
     """
 
     noun: ClassVar[str] = "accelerator"
 
     name: Name = Field(description="the accelerator's name")
     description: Annotated[str, Field(max_length=200)] = Field(default="", description="one line for people")
-    multiprocessors: int = Field(ge=1, le=1024, description="how many tiles of a GEMM it computes at once")
+    multiprocessors: int = Field(ge=1, le=1024, description="number of GEMM tiles computed at once")
     peak_tflop_per_s: Rates = Field(description="peak rate by dtype, in TFLOP/s: bf16 and others")
-    gemm_efficiency: Share = Field(description="share of the peak that tiles of 128 x 256 reach while computed")
+    gemm_efficiency: Share = Field(description="share of the peak that tiles of 128 x 256 reach")
     half_rate_tile: int = Field(
         ge=1, le=1024, description="rows, as columns, of a tile computed at half the rate of an endless one"
     )
-    tile_ns: Nanoseconds = Field(description="of each tile beside its products: fill, drain, store; in ns")
+    tile_ns: Nanoseconds = Field(description="time of each tile beside its products, to fill, drain and store, in ns")
     memory_bytes: Size = Field(description="capacity of its memory, for example 80GiB")
     memory_gbytes_per_s: GbytesPerS = Field(description="peak bandwidth of its memory, in GB/s")
-    memory_efficiency: Share = Field(description="share of that which kernels reach")
+    memory_efficiency: Share = Field(description="share of the peak bandwidth that kernels reach")
     held_by_copies: Part = Field(
         default=0.0, description="share of a fused call's copies during which its multiprocessors compute no tile"
     )
     slowed_by_copies: Part = Field(
-        default=0.0, description="how much longer a fused call's tiles take beside copies: caches and memory are shared"
+        default=0.0,
+        description="relative slowdown of a fused call's tiles beside copies, which share caches and memory",
     )
 
     @property

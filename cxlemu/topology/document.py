@@ -106,7 +106,7 @@ class Document:
                 )
             here = (*key, name)
             if name in mapping:
-                raise self._defect(key_node, f"{dotted(here)} stands twice, first in line {self.lines[here]}")
+                raise self._defect(key_node, f"{dotted(here)} appears twice, first in line {self.lines[here]}")
             self.lines[here] = key_node.start_mark.line + 1
             mapping[name] = self._plain(loader, value_node, here)
         return mapping

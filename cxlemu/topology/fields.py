@@ -111,10 +111,10 @@ class Hosts(Model):
     """``count`` equal hosts. Ranks on one host share its cache."""
 
     count: int = Field(ge=1, le=1024, description="number of hosts")
-    ranks_per_host: int = Field(default=1, ge=1, le=1024, description="ranks placed on a host before the next")
+    ranks_per_host: int = Field(default=1, ge=1, le=1024, description="number of consecutive ranks on each host")
     memory: LocalMemory = Field(description="the hosts' own DRAM: latency_ns, read_ and write_gbytes_per_s")
     dma_writes: Literal["cache", "memory"] = Field(
-        default="cache", description="where a device's copy to the pool ends: in the host's cache, or past it"
+        default="cache", description="destination of a device's copy to the pool: the host's cache, or memory"
     )
 
 
@@ -125,13 +125,13 @@ class Cards(Model):
     link, and others over the owner's links.
     """
 
-    owner: Literal["hosts", "ranks"] | None = Field(default=None, description="whose memory it is, one each")
+    owner: Literal["hosts", "ranks"] | None = Field(default=None, description="owners of the memory, one each")
     count: int = Field(default=1, ge=1, le=256, description="number of cards of this kind")
     capacity_bytes: Size = Field(description="size of one card, for example 128GiB")
-    latency_ns: Nanoseconds = Field(description="load latency of the card itself, without the way to it, in ns")
+    latency_ns: Nanoseconds = Field(description="load latency of the card itself, without the fabric, in ns")
     read_gbytes_per_s: GbytesPerS = Field(description="read bandwidth of one card, in GB/s")
     write_gbytes_per_s: GbytesPerS = Field(description="write bandwidth of one card, in GB/s")
-    total_gbytes_per_s: GbytesPerS = Field(description="reads and writes of one card together, in GB/s")
+    total_gbytes_per_s: GbytesPerS = Field(description="bandwidth of one card for reads and writes together, in GB/s")
     numa_node: NumaNode | None = Field(default=None, description="NUMA node on which a real card appears")
 
     @model_validator(mode="after")
@@ -149,10 +149,10 @@ class Cards(Model):
 
 
 class Folding(Model):
-    """What a switch adds up as it passes, as NVLink SHARP does, instead of the ranks."""
+    """Folding in the switch instead of the ranks, as NVLink SHARP does."""
 
     share_of_rate: Annotated[float, Field(gt=0, le=1)] = Field(
-        description="share of a link's payload rate at which it folds and hands out"
+        description="share of a link's payload rate for folding and handing out"
     )
     latency_ns: Nanoseconds = Field(description="a call's time beside its bytes, launch included, in ns")
 
@@ -160,29 +160,30 @@ class Folding(Model):
 class Switch(Model):
     """A switch between hosts and cards."""
 
-    name: Name = Field(description="the switch's name, as links write it")
+    name: Name = Field(description="the switch's name, for the ends of links")
     level: int = Field(default=1, ge=1, le=8, description="1 beside the hosts, 2 behind that, ...")
-    port_latency_ns: Nanoseconds = Field(description="from port to port, in ns")
-    per_host: bool | None = Field(default=None, description="whether every host has one of its own, for its ranks")
-    folds: Folding | None = Field(default=None, description="how it adds up ranks' vectors; absent: it does not")
+    port_latency_ns: Nanoseconds = Field(description="latency from port to port, in ns")
+    per_host: bool | None = Field(default=None, description="whether every host has its own such switch, for its ranks")
+    folds: Folding | None = Field(default=None, description="rate and latency of folding in the switch; absent: none")
 
 
 class Carrier(Model):
-    """How a link delays and packs the messages that it carries: all of its figures but its bandwidth."""
+    """Delays and packing of messages on a link: all figures but its bandwidth."""
 
-    latency_ns: Nanoseconds = Field(description="one way, in ns")
-    message_ns: Nanoseconds | None = Field(default=None, description="each message keeps it so much longer, in ns")
+    latency_ns: Nanoseconds = Field(description="latency one way, in ns")
+    message_ns: Nanoseconds | None = Field(default=None, description="additional time for each message, in ns")
     flit_bytes: Annotated[int, Field(ge=1, le=65536)] | None = Field(
-        default=None, description="what the link really carries at a time, for example 68"
+        default=None, description="size of a flit on the link, for example 68"
     )
     flit_payload_bytes: Annotated[int, Field(ge=1, le=65536)] | None = Field(
-        default=None, description="how much of that is payload, for example 64"
+        default=None, description="payload of a flit, for example 64"
     )
     request_bytes: Annotated[int, Field(ge=1, le=65536)] | None = Field(
-        default=None, description="what the request for each flit that is read takes of the other direction"
+        default=None, description="size of the request for each flit that is read, in the other direction"
     )
     buffer_bytes: Annotated[Size, Field(le=2**40)] | None = Field(
-        default=None, description="what may stand before it; a transfer without room holds what it came over"
+        default=None,
+        description="size of the queue before it; a transfer without room blocks the previous link or card",
     )
 
     @model_validator(mode="after")
@@ -193,7 +194,7 @@ class Carrier(Model):
         if flit is not None and payload is None:
             raise Misplaced(("flit_payload_bytes",), f"is missing: how much of a flit's {flit} bytes is payload")
         if self.request_bytes is not None and flit is None:
-            raise Misplaced(("flit_bytes",), "is missing: request_bytes is what asks for a flit")
+            raise Misplaced(("flit_bytes",), "is missing: request_bytes is the size of a flit's request")
         if flit is not None and payload is not None and payload > flit:
             raise Misplaced(("flit_payload_bytes",), f"is {payload} but should be {flit} at most, the flit's size")
         return self
@@ -215,47 +216,61 @@ class Link(LinkFigures):
 
     name: Name = Field(description="the link's name")
     ends: Annotated[tuple[str, ...], Field(strict=False, min_length=2, max_length=2)] = Field(
-        description="what it joins, for example [hosts, switch0]"
+        description="both ends, for example [hosts, switch0]"
     )
 
 
 class Costs(Model):
-    """What it costs to move bytes, beside the fabric; an absent figure costs nothing.
+    """Costs of moving bytes, beside the fabric; an absent figure costs nothing.
 
     Every rank brings copy engines of its own, one for each direction, and its software.
     """
 
-    to_pool_gbytes_per_s: GbytesPerS | None = Field(default=None, description="a rank's engine for writes, in GB/s")
-    from_pool_gbytes_per_s: GbytesPerS | None = Field(default=None, description="a rank's engine for reads, in GB/s")
+    to_pool_gbytes_per_s: GbytesPerS | None = Field(
+        default=None, description="bandwidth of a rank's engine for writes, in GB/s"
+    )
+    from_pool_gbytes_per_s: GbytesPerS | None = Field(
+        default=None, description="bandwidth of a rank's engine for reads, in GB/s"
+    )
     fold_from_pool_gbytes_per_s: GbytesPerS | None = Field(
-        default=None, description="what a kernel that folds reads by itself, in GB/s; absent: the engine reads for it"
+        default=None, description="bandwidth of reads by a folding kernel, in GB/s; absent: the engine reads for it"
     )
     both_gbytes_per_s: GbytesPerS | None = Field(
-        default=None, description="both directions of a rank together, in GB/s"
+        default=None, description="bandwidth of both directions of a rank together, in GB/s"
     )
-    call_ns: Nanoseconds | None = Field(default=None, description="before a call's first instruction, in ns")
+    call_ns: Nanoseconds | None = Field(default=None, description="time before a call's first instruction, in ns")
     graph_call_ns: Nanoseconds | None = Field(
-        default=None, description="the same where the call is part of a graph that was captured, in ns"
+        default=None, description="the same for a call in a captured graph, in ns"
     )
-    copy_ns: Nanoseconds | None = Field(default=None, description="before each copy to or from the pool, in ns")
-    flush_line_ns: Nanoseconds | None = Field(default=None, description="each line of a FLUSH, in ns")
-    invalidate_line_ns: Nanoseconds | None = Field(default=None, description="each line of an INVALIDATE, in ns")
-    fence_ns: Nanoseconds | None = Field(default=None, description="a FENCE, beside the writes it waits for, in ns")
-    doorbell_ring_ns: Nanoseconds | None = Field(default=None, description="ringing a doorbell, beside its way, in ns")
+    copy_ns: Nanoseconds | None = Field(default=None, description="time before each copy to or from the pool, in ns")
+    flush_line_ns: Nanoseconds | None = Field(default=None, description="time for each line of a FLUSH, in ns")
+    invalidate_line_ns: Nanoseconds | None = Field(
+        default=None, description="time for each line of an INVALIDATE, in ns"
+    )
+    fence_ns: Nanoseconds | None = Field(
+        default=None, description="time of a FENCE, without the writes that it awaits, in ns"
+    )
+    doorbell_ring_ns: Nanoseconds | None = Field(
+        default=None, description="time to ring a doorbell, without its transfer, in ns"
+    )
     doorbell_arrival_ns: Nanoseconds | None = Field(
         default=None,
-        description="until a rung doorbell shows, beside its way, in ns; others may be on their way meanwhile",
+        description="time until a doorbell is visible, without its transfer, in ns; others may travel meanwhile",
     )
     doorbell_observe_ns: Nanoseconds | None = Field(
-        default=None, description="seeing that a doorbell was rung, beside the load, in ns"
+        default=None, description="time to notice a doorbell, without the load, in ns"
     )
-    doorbell_scan_ns: Nanoseconds | None = Field(default=None, description="each further doorbell of a group, in ns")
+    doorbell_scan_ns: Nanoseconds | None = Field(
+        default=None, description="time for each further doorbell of a group, in ns"
+    )
     doorbell_data_ns: Nanoseconds | None = Field(
         default=None,
-        description="from the store of a doorbell with data until peers have it, all at once, in ns; absent: as others",
+        description="time from storing a doorbell with data until all peers see it, in ns; absent: as other doorbells",
     )
-    local_copy_gbytes_per_s: GbytesPerS | None = Field(default=None, description="bytes copied locally, in GB/s")
-    reduce_gbytes_per_s: GbytesPerS | None = Field(default=None, description="bytes of all operands combined, in GB/s")
+    local_copy_gbytes_per_s: GbytesPerS | None = Field(default=None, description="bandwidth of local copies, in GB/s")
+    reduce_gbytes_per_s: GbytesPerS | None = Field(
+        default=None, description="bandwidth of reductions, over all operands, in GB/s"
+    )
 
     @property
     def observed_ns(self) -> int:
@@ -264,14 +279,16 @@ class Costs(Model):
 
 
 class Protocol(Model):
-    """One way of sending over a space's links, such as NCCL's Simple, LL128 and LL: what it costs, and how it cuts."""
+    """One way of sending over a space's links, such as NCCL's Simple, LL128 and LL: costs and slices."""
 
     name: Name = Field(description="the protocol's name")
-    costs: Costs = Field(description="what its messages cost, instead of the costs")
-    sends: bool = Field(default=False, description="only for sends and receives in groups, which take no other then")
-    slice_bytes: Size | None = Field(default=None, description="its largest message; absent: the algorithm's")
+    costs: Costs = Field(description="costs of its messages, in place of the topology's")
+    sends: bool = Field(
+        default=False, description="only for grouped sends and receives, which then use no other protocol"
+    )
+    slice_bytes: Size | None = Field(default=None, description="size of its largest message; absent: the algorithm's")
     share_of_rate: Annotated[float, Field(gt=0, le=1)] = Field(
-        default=1.0, description="how much of the links' bandwidth its payload gets"
+        default=1.0, description="share of the links' bandwidth for its payload"
     )
 
 
@@ -290,29 +307,32 @@ class Space(Model):
 
     name: Name = Field(description="the space's name")
     kind: Literal["cxl_pool", "host_dram", "accelerator", "tier2", "peer_memory", "xlink"] = Field(
-        description="what it is made of"
+        description="kind of memory"
     )
     coherent: bool = Field(description="whether hardware keeps the hosts' caches coherent over it")
     cards: Annotated[tuple[int, ...], Field(strict=False, min_length=1), BeforeValidator(_as_numbers)] | None = Field(
         default=None, description="consecutive card numbers, for example [0, 1] or 0-1"
     )
-    capacity_bytes: Size | None = Field(default=None, description="absent: all of its cards")
-    interleave_bytes: Size | None = Field(default=None, description="granule dealt to one card, 256 to 16MiB")
+    capacity_bytes: Size | None = Field(default=None, description="capacity; absent: all of its cards")
+    interleave_bytes: Size | None = Field(default=None, description="consecutive bytes on one card, 256 to 16MiB")
     over: Annotated[tuple[Name, ...], Field(strict=False, min_length=1)] | None = Field(
         default=None, description="the switches or fabrics over which others reach owned memory; absent: any"
     )
     coherence_ns: Nanoseconds | None = Field(
-        default=None, description="what coherence adds to each access but the owner's: directory and snoops, in ns"
+        default=None,
+        description="additional time for each access by others than the owner: directory and snoops, in ns",
     )
     snoop_filter_lines: Annotated[int, Field(ge=1, le=2**40)] | None = Field(
-        default=None, description="of which each card keeps that others may hold them; absent: of all"
+        default=None, description="lines that each card's snoop filter tracks; absent: all"
     )
     back_invalidate_ns: Nanoseconds | None = Field(
-        default=None, description="to make room there for another line, in ns; in simulate memory only"
+        default=None, description="time to make room there for another line, in ns; in simulate memory only"
     )
-    costs: Costs | None = Field(default=None, description="what its bytes and doorbells cost, instead of the costs")
+    costs: Costs | None = Field(
+        default=None, description="costs of its bytes and doorbells, in place of the topology's"
+    )
     protocols: Annotated[tuple[Protocol, ...], Field(strict=False, min_length=1, max_length=8)] | None = Field(
-        default=None, description="in which ranks that send to each other have a choice"
+        default=None, description="protocols for sends between ranks, which choose the fastest"
     )
 
     @property
@@ -355,20 +375,24 @@ class Space(Model):
 
 
 class Item(Model):
-    """A line of the bill of materials: what joins hosts to each other, or the memory that they share."""
+    """A line of the bill of materials: a part that joins hosts, or memory that they share."""
 
-    name: Annotated[str, Field(min_length=1, max_length=80)] = Field(description="what one buys")
+    name: Annotated[str, Field(min_length=1, max_length=80)] = Field(description="name of the part")
     kind: Literal["switch", "adapter", "cable", "card"] = Field(description="switch, adapter, cable or card")
-    count: int = Field(ge=1, le=10**6, description="how many")
-    price_usd: Annotated[float, Field(ge=0, le=10**8, allow_inf_nan=False)] = Field(description="of one, in US dollars")
-    power_watts: Annotated[float, Field(ge=0, le=10**6, allow_inf_nan=False)] = Field(description="of one, in watts")
+    count: int = Field(ge=1, le=10**6, description="number of such parts")
+    price_usd: Annotated[float, Field(ge=0, le=10**8, allow_inf_nan=False)] = Field(
+        description="price of one, in US dollars"
+    )
+    power_watts: Annotated[float, Field(ge=0, le=10**6, allow_inf_nan=False)] = Field(
+        description="power of one, in watts"
+    )
 
 
 class Emulation(Model):
-    """What this machine spends on the emulation."""
+    """Resources of this machine for the emulation."""
 
-    card_bytes: Size = Field(description="memory really backing each card, for example 32MiB")
-    numa_node: NumaNode | None = Field(default=None, description="node to bind the cards' memory to")
+    card_bytes: Size = Field(description="size of the memory behind each card, for example 32MiB")
+    numa_node: NumaNode | None = Field(default=None, description="NUMA node for the cards' memory")
 
     @model_validator(mode="after")
     def _whole_pages(self) -> Emulation:

@@ -42,10 +42,10 @@ class Expanded(NamedTuple):
 class Hierarchy(Model):
     """The fields that all kinds have."""
 
-    name: ShortName = Field(description="the fabric's name, with which those of its switches and links begin")
-    hosts: SomeHosts = Field(default="hosts", description="which hosts it joins, for example host0-15")
-    cards: SomeCards = Field(default="cards", description="which cards it joins, where there is a card_link")
-    port_latency_ns: Nanoseconds = Field(description="of every switch, from port to port, in ns")
+    name: ShortName = Field(description="the fabric's name, a prefix for its switches and links")
+    hosts: SomeHosts = Field(default="hosts", description="hosts on the fabric, for example host0-15")
+    cards: SomeCards = Field(default="cards", description="cards on the fabric, with a card_link")
+    port_latency_ns: Nanoseconds = Field(description="latency of every switch, from port to port, in ns")
     host_link: LinkFigures = Field(description="gbytes_per_s and latency_ns of each host's link")
     card_link: LinkFigures | None = Field(default=None, description="each card's link; absent: no cards are on it")
 
@@ -110,14 +110,16 @@ class Hierarchy(Model):
 class Trunk(Carrier):
     """A link between two switches of a tree."""
 
-    gbytes_per_s: GbytesPerS | None = Field(default=None, description="each way, in GB/s; or oversubscription says it")
+    gbytes_per_s: GbytesPerS | None = Field(
+        default=None, description="bandwidth each way, in GB/s; absent: from oversubscription"
+    )
 
 
 class SwitchLevel(Model):
-    """How the switches of a level are joined to those of the next. A group is what one switch above joins."""
+    """Links from the switches of a level to those of the next. A group is joined by one switch above."""
 
-    down: Count = Field(description="groups of this level that one switch above joins; at the leaves, leaves")
-    up: Count = Field(description="switches above that one switch of this level is joined to")
+    down: Count = Field(description="groups of this level below one switch above; at the leaves, leaves")
+    up: Count = Field(description="switches above one switch of this level")
     trunk: Trunk = Field(description="the link between them: latency_ns, and gbytes_per_s or not")
 
 
@@ -126,9 +128,9 @@ class Tree(Hierarchy):
 
     oversubscription: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] | None = Field(
         default=None,
-        description="bandwidth of a leaf's hosts by that of its trunks; higher levels carry all that comes from below",
+        description="bandwidth of a leaf's hosts divided by that of its trunks; higher levels carry all of it",
     )
-    cards_at: Literal["leaf", "top"] = Field(default="leaf", description="which level of switches has the cards")
+    cards_at: Literal["leaf", "top"] = Field(default="leaf", description="level of the switches that join the cards")
 
     def _levels(self) -> Sequence[tuple[SwitchLevel, Key]]:
         """The levels from the leaves up, and the trunks' keys in the file."""
@@ -172,7 +174,7 @@ class LeafSpine(Tree):
     """Leaves with hosts, each joined to every spine."""
 
     kind: Literal["leaf_spine"]
-    leaves: Count = Field(description="number of leaves, to which hosts are dealt")
+    leaves: Count = Field(description="number of leaves, which share the hosts")
     spines: Count = Field(description="number of spines, each joined to every leaf")
     trunk: Trunk = Field(description="the link from a leaf to a spine: latency_ns, and gbytes_per_s or not")
 
@@ -250,7 +252,7 @@ class XLink(Hierarchy):
 
     kind: Literal["xlink"]
     domain_hosts: Count = Field(description="hosts of one domain, for example 72; the last one may have fewer")
-    ports: Count = Field(default=1, description="of each host, used as one; host_link is one of them")
+    ports: Count = Field(default=1, description="ports of each host, used as one; host_link is one of them")
 
     def _switches(self, hosts: range) -> Iterator[Switch]:
         for domain in range(-(-len(hosts) // self.domain_hosts)):

@@ -41,8 +41,8 @@ class Parts(Model):
     cards: Annotated[tuple[Cards, ...], Field(strict=False, min_length=1), BeforeValidator(_as_groups)] = Field(
         description="one group of equal cards, or a list of groups"
     )
-    accelerator: Name | None = Field(default=None, description="a shipped accelerator: what every rank computes with")
-    costs: Costs = Field(default=Costs(), description="what every rank's copy engines and software cost")
+    accelerator: Name | None = Field(default=None, description="the accelerator of every rank, a shipped one")
+    costs: Costs = Field(default=Costs(), description="costs of every rank's copy engines and software")
     fabrics: Annotated[tuple[AnyHierarchy, ...], Field(strict=False, max_length=16)] = Field(
         default=(), description="fabrics of many switches, each in a few lines"
     )
@@ -52,12 +52,12 @@ class Parts(Model):
     links: Annotated[tuple[Link, ...], Field(strict=False, max_length=1024)] = Field(
         default=(), description="single links that join hosts, switches and cards"
     )
-    routing: Routing = Field(default="first", description="which of several shortest routes: first or spread")
+    routing: Routing = Field(default="first", description="choice among several shortest routes: first or spread")
     spaces: Annotated[tuple[Space, ...], Field(strict=False, min_length=1, max_length=256)] = Field(
-        description="the memories that regions lie in: a cxl_pool, or others on cards"
+        description="memories for regions: a cxl_pool, or others on cards"
     )
     bill: Annotated[tuple[Item, ...], Field(strict=False, min_length=1, max_length=64)] | None = Field(
-        default=None, description="what the fabric costs: name, kind, count, price_usd and power_watts of each part"
+        default=None, description="parts of the fabric: name, kind, count, price_usd and power_watts of each"
     )
     emulation: Emulation = Field(description="card_bytes, the memory that backs each card on this machine")
 
@@ -153,7 +153,7 @@ class Parts(Model):
 
         def launched(costs: Costs, key: str) -> Costs:
             if costs.graph_call_ns is None and costs.call_ns is not None:
-                raise ArgumentError(f"{self.name} does not say what a call in a graph costs: give {key}.graph_call_ns")
+                raise ArgumentError(f"{self.name} has no cost for calls in a graph: give {key}.graph_call_ns")
             return costs.model_copy(update={"call_ns": costs.graph_call_ns})
 
         spaces = []

@@ -50,21 +50,21 @@ class CampaignCase(Model):
 
     collective: Word = Field(description="one of the collectives")
     variant: Word = Field(description="one of its variants; of an algorithm of your own, the function")
-    ranks: Annotated[int, Field(ge=1, le=RANKS_MAX)] = Field(description="how many ranks")
+    ranks: Annotated[int, Field(ge=1, le=RANKS_MAX)] = Field(description="number of ranks")
     nbytes: Annotated[int, Field(ge=0, le=BLOCK_BYTES_MAX)] = Field(description="bytes of one block")
-    dtype: Word = Field(default="u8", description="of the elements")
-    op: Word = Field(default="none", description="of reductions")
-    root: Annotated[int, Field(ge=0, lt=RANKS_MAX)] = Field(default=0, description="of those that have one")
-    calls: Annotated[int, Field(ge=1, le=CALLS_MAX)] = Field(default=3, description="how many calls")
-    launch: Launch = Field(default="lockstep", description="how ranks run")
-    engine: Literal["reference", "native"] = Field(default="reference", description="what executes plans")
+    dtype: Word = Field(default="u8", description="type of the elements")
+    op: Word = Field(default="none", description="operation of reductions")
+    root: Annotated[int, Field(ge=0, lt=RANKS_MAX)] = Field(default=0, description="root of rooted collectives")
+    calls: Annotated[int, Field(ge=1, le=CALLS_MAX)] = Field(default=3, description="number of calls")
+    launch: Launch = Field(default="lockstep", description="launch of the ranks")
+    engine: Literal["reference", "native"] = Field(default="reference", description="engine that executes plans")
     integrity: Literal["crc32c"] | None = Field(default=None, description="checksums that travel with doorbells")
     config: Name | Topology | None = Field(
         default=None,
         description="a shipped topology's name, or all of one; absent: two cards, and a host for each rank",
     )
     cluster: Annotated[int, Field(ge=1, le=RANKS_MAX)] = Field(
-        default=1, description="ranks on each host, where no topology says so"
+        default=1, description="ranks on each host, without a topology"
     )
     algorithm: Annotated[str, Field(max_length=4096)] | None = Field(default=None, description="FILE.py:function")
     algorithm_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = Field(
@@ -134,7 +134,7 @@ class CampaignCase(Model):
             )
         check_integrity(self.integrity)
         if self.cluster > 1 and self.topology is not None:
-            raise ArgumentError(f"{self.topology.name} says how many ranks each host has: leave out cluster")
+            raise ArgumentError(f"{self.topology.name} sets each host's number of ranks: leave out cluster")
         self.script.check(ranks=self.ranks, backend="emulated", restarts=True)
         return self
 

@@ -120,7 +120,7 @@ class Teller(ABC):
             return None
         if content not in self._versions:
             self._versions[content] = len(self._versions)
-            self._names.append(author or "what nature made of it")
+            self._names.append(author or "bytes that nature mixed")
         return self._versions[content]
 
     def versions(self) -> Iterator[tuple[bytes, int]]:
@@ -185,7 +185,7 @@ class OfRead(Teller):
         for content, known in self.versions():
             if content[piece.first : piece.last] == self._wrong.right and known != held.cached:
                 return f"reads v{held.cached}, should be v{known}"
-        return f"reads v{held.cached} too early: what is right is not written yet"
+        return f"reads v{held.cached} too early: the right version is not written yet"
 
     def _touches(self, world: Lockstep, done: Done, *, stores: bool) -> bool:
         lines = pieces(world, self.plan(done), done, stores=stores)

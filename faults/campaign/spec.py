@@ -62,29 +62,33 @@ class Spec(Model):
     )
     ranks: (
         Annotated[tuple[Annotated[int, Field(ge=2, le=RANKS_MAX)], ...], Field(strict=False, min_length=1)] | None
-    ) = Field(default=None, description="how many; absent: 2 and 3, of a topology with clusters as many as it has")
+    ) = Field(default=None, description="numbers of ranks; absent: 2 and 3, or all ranks of a topology with clusters")
     cluster: Annotated[int, Field(ge=1, le=RANKS_MAX)] = Field(
-        default=1, description="ranks on each host, where there is no config"
+        default=1, description="ranks on each host, without a config"
     )
     sizes: Annotated[tuple[Size, ...], Field(strict=False, min_length=1, max_length=100)] = Field(
-        default=(600,), description="in bytes"
+        default=(600,), description="sizes in bytes"
     )
-    calls: Annotated[int, Field(ge=1, le=CALLS_MAX)] = Field(default=3, description="one after another in each case")
+    calls: Annotated[int, Field(ge=1, le=CALLS_MAX)] = Field(
+        default=3, description="number of consecutive calls in each case"
+    )
     launches: Annotated[tuple[Launch, ...], Field(strict=False, min_length=1)] | None = Field(
-        default=None, description="lockstep, turns, threads, processes; absent: the first two, where they can"
+        default=None, description="lockstep, turns, threads, processes; absent: the first two, where possible"
     )
     engines: Annotated[tuple[Literal["reference", "native"], ...], Field(strict=False, min_length=1)] = Field(
-        default=("native",), description="of threads and processes; the others have the reference engine"
+        default=("native",), description="engines of threads and processes; the others use the reference engine"
     )
     scripts: Annotated[tuple[str, ...], Field(strict=False, max_length=1000)] = Field(
-        default=(), description="fault scripts, files"
+        default=(), description="files of fault scripts"
     )
     kinds: Annotated[tuple[str, ...], Field(strict=False, max_length=100)] = Field(
         default_factory=lambda: (NATURE, *FAULTS),
-        description="of faults that the seed places; nature: none but what caches do",
+        description="kinds of faults, at places that the seed chooses; nature: only moves of caches",
     )
-    integrity: Literal["crc32c"] | None = Field(default=None, description="checksums, where faults are")
-    mutant: Annotated[str, Field(max_length=80)] | None = Field(default=None, description="a mistake to be found")
+    integrity: Literal["crc32c"] | None = Field(default=None, description="checksums, in cases with faults")
+    mutant: Annotated[str, Field(max_length=80)] | None = Field(
+        default=None, description="a mistake in every plan, which must be found"
+    )
 
     @classmethod
     def load(cls, name: str) -> Spec:

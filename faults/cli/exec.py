@@ -100,7 +100,7 @@ class DamagePlace(Places):
 @click.option(
     "--resume",
     type=click.Path(path_type=Path),
-    help="With --every: journal file; what was covered is added to it, and not covered again.",
+    help="With --every: journal file; the search adds its coverage, and continues from it.",
 )
 @click.option("--keep-going", is_flag=True, help="Continue with the other runs after one fails.")
 @click.option(

@@ -110,8 +110,8 @@ def run(
     unpinned = len(setting.commands) > 1 and not all(command.pinned for command in setting.commands)
     if hosts == 1 and unpinned and not (crash or link_down or poison is not None or lose_card is not None):
         raise NothingJudgedError(
-            "nothing between hosts would be judged: --hosts 1 puts all commands on host 0; if that is meant, write @0 "
-            "before each of them"
+            "nothing between hosts would be judged: --hosts 1 puts all commands on host 0; if that is intended, write "
+            "@0 before each of them"
         )
     named = ctx.get_parameter_source("seeds") is ParameterSource.COMMANDLINE
     if replay is not None and (named or seed is not None or worst_case is not None):
@@ -359,7 +359,7 @@ def tell(out: Console, setting: ExecSetting, result: RunResult) -> None:
             out.print(f"  | {line}", markup=False)
     if result.ending is RunEnding.NO_PROGRESS:
         says = (
-            f"the programs hang: each thread comes to the same step in the same state, and nothing is stored: {where}"
+            f"the programs hang: each thread returns to the same step in the same state, and nothing is stored: {where}"
         )
         out.print(wrapped(says), style="bold red", markup=False)
         for sentence in result.doing if not result.findings else ():  # a finding names the load

@@ -259,7 +259,7 @@ class MatrixReport:
         calls = [Covered(judged.question.call, judged.question.size.text, judged.roots) for judged in right]
         kinds = "dtype and op" if COLLECTIVES[self._matrix.recipe.collective].reduces else "dtype"
         combined = IN_TURNS.format(kinds) if self._matrix.in_turns else COMBINED
-        combined += ", but for the calls above" if len(right) < len(self._rows) else ""
+        combined += ", except for the calls above" if len(right) < len(self._rows) else ""
         machine = f"{self._config}, of {sizes}"
         return Coverage.of(calls, machine=machine, combined=combined, ranks_per_host=self._matrix.cluster or 1)
 

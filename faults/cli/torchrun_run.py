@@ -279,6 +279,6 @@ def _replay(ctx: click.Context, folder: Path, json_file: Path | None) -> int:
     for sentence in sentences:
         click.echo(f"wrong again, perhaps in other elements: {sentence}")
     if not sentences:
-        click.echo("right this time: the call alone, after calls of other bytes, gives what it must")
+        click.echo("right this time: repeated alone, after calls with other bytes, the call gives the right result")
     write_json(json_file, {"kept": saved.sentence, "wrong": sentences})
     return 1 if sentences else 0

@@ -101,7 +101,7 @@ class RankThread:
                 operation = next(generator)
                 for left, value in zip(reversed(range(len(history))), history, strict=True):
                     if left == 0 and self._step(operation) != before:
-                        raise ArgumentError(f"{self._who()} takes other steps when it is given the same values again")
+                        raise ArgumentError(f"{self._who()} takes different steps for the same values")
                     operation = generator.send(value) if operation.do == Do.LOAD else next(generator)
         except StopIteration as stop:
             result = stop.value

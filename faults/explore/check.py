@@ -63,7 +63,7 @@ def follow(machine: Machine, schedule: Schedule, budget: Budget) -> Exploration:
         if endless:
             finding = stuck(machine, last)
         else:
-            who = " and ".join(machine.program.threads[t].name for t in running(machine, last)) or "what is under way"
+            who = " and ".join(machine.program.threads[t].name for t in running(machine, last)) or "a write under way"
             reason = f"nothing is wrong so far, but the schedule stops before the end of {who}"
     verdict = Verdict.VIOLATION if finding else Verdict.OK if ends else Verdict.UNKNOWN
     return Exploration(

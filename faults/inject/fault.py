@@ -46,28 +46,30 @@ GbytesPerS = Annotated[float, Field(ge=1e-9, le=10**6, allow_inf_nan=False)]
 class When(Model):
     """At which moment of a rank a fault happens."""
 
-    call: Number = Field(default=0, description="which call of the rank, from 0")
-    instruction: Number = Field(description="before which of its instructions, from 0")
+    call: Number = Field(default=0, description="number of the rank's call, from 0")
+    instruction: Number = Field(description="number of the call's instruction that it precedes, from 0")
 
 
 class Fault(Model):
     """One fault of a script. Its kind says which of the optional fields it needs, and which it may have."""
 
-    kind: str = Field(description="what happens, such as poison or stall")
-    rank: Annotated[int, Field(ge=0, le=65535)] = Field(description="the rank at whose instruction it happens")
+    kind: str = Field(description="kind of the fault, such as poison or stall")
+    rank: Annotated[int, Field(ge=0, le=65535)] = Field(description="rank whose instruction triggers it")
     when: When = Field(description="call and instruction")
     card: Annotated[int, Field(ge=0, le=255)] | None = Field(
-        default=None, description="absent: the instruction's first"
+        default=None, description="number of the card; absent: the instruction's first"
     )
-    line: Number | None = Field(default=None, description="of the card; absent: the instruction's first")
-    lines: Annotated[int, Field(ge=1, le=NUMBER_MAX)] | None = Field(default=None, description="from line on")
-    seconds: Seconds | None = Field(default=None, description="for how long")
-    gbytes_per_s: GbytesPerS | None = Field(default=None, description="what is left of the bandwidth")
+    line: Number | None = Field(default=None, description="line of the card; absent: the instruction's first")
+    lines: Annotated[int, Field(ge=1, le=NUMBER_MAX)] | None = Field(
+        default=None, description="number of lines, from line on"
+    )
+    seconds: Seconds | None = Field(default=None, description="duration")
+    gbytes_per_s: GbytesPerS | None = Field(default=None, description="remaining bandwidth")
     instructions: Annotated[int, Field(ge=1, le=NUMBER_MAX)] | None = Field(
-        default=None, description="of the rank, until it is over; absent: for ever"
+        default=None, description="the rank's instructions until it ends; absent: for ever"
     )
     bit: Annotated[int, Field(ge=0, le=511)] | None = Field(
-        default=None, description="which bit, from the first byte on"
+        default=None, description="number of the bit, from the first byte on"
     )
 
     @model_validator(mode="after")

@@ -65,11 +65,15 @@ NATURE = (  # moves that a program can neither prevent nor rely on
 )
 
 DOORBELLS = (  # the next one that the rank rings in the stream, from the instruction on
-    FaultKind("skip_doorbell", "it is never rung", Requirement.DETECT, effects.skip_doorbell, _SILENT, where=next_ring),
-    FaultKind("repeat_doorbell", "it is rung twice", Requirement.SURVIVE, effects.repeat_doorbell, where=next_ring),
+    FaultKind(
+        "skip_doorbell", "a doorbell is never rung", Requirement.DETECT, effects.skip_doorbell, _SILENT, where=next_ring
+    ),
+    FaultKind(
+        "repeat_doorbell", "a doorbell is rung twice", Requirement.SURVIVE, effects.repeat_doorbell, where=next_ring
+    ),
     FaultKind(
         "late_doorbell",
-        "it arrives when its rank can do nothing else, or has ended its call",
+        "a doorbell arrives when its rank can do nothing else, or has ended its call",
         Requirement.SURVIVE,
         effects.late_doorbell,
         where=next_ring,
@@ -87,14 +91,14 @@ RANKS = (  # and their hosts
     ),
     FaultKind(
         "slow",
-        "each instruction takes so much longer, to the call's end",
+        "each instruction takes that much longer, until the call ends",
         Requirement.SURVIVE,
         effects.slow,
         needs={"seconds": 0.001},
     ),
     FaultKind(
         "kill",
-        "the rank is gone without a word (a process: SIGKILL)",
+        "the rank dies silently (a process: SIGKILL)",
         Requirement.DETECT,
         effects.kill,
         _LOST,
@@ -102,7 +106,7 @@ RANKS = (  # and their hosts
     ),
     FaultKind(
         "crash",
-        "its host is gone, and the host's cache with it",
+        "the rank's host and its cache are lost",
         Requirement.DETECT,
         effects.crash,
         _LOST,
@@ -111,7 +115,7 @@ RANKS = (  # and their hosts
     ),
     FaultKind(
         "restart",
-        "the rank is killed, and all begin again in the same pool",
+        "the rank is killed, and all ranks start again in the same pool",
         Requirement.DETECT,
         effects.kill,
         _LOST,
@@ -133,7 +137,7 @@ CARDS_AND_LINKS = (
     ),
     FaultKind(
         "lose_card",
-        "a card is gone: loads fail, stores vanish",
+        "a card is lost: loads fail, stores vanish",
         Requirement.DETECT,
         effects.lose_card,
         (CardLostError, *_LOST),
@@ -151,7 +155,7 @@ CARDS_AND_LINKS = (
     ),
     FaultKind(
         "slow_link",
-        "bytes move no faster than this, to the call's end",
+        "bytes move no faster than this, until the call ends",
         Requirement.SURVIVE,
         effects.slow,
         needs={"gbytes_per_s": 1.0},
@@ -172,7 +176,7 @@ CARDS_AND_LINKS = (
 BITS = (
     FaultKind(
         "flip_payload",
-        "a bit of the data that the instruction is about, in the pool",
+        "a bit flips in the instruction's data in the pool",
         Requirement.CHECKSUM,
         effects.flip_payload,
         (IntegrityError, *_LOST),
@@ -182,7 +186,7 @@ BITS = (
     ),
     FaultKind(
         "flip_doorbell",
-        "a bit of the word of the doorbell that the instruction is about, in the pool",
+        "a bit flips in the word of the instruction's doorbell in the pool",
         Requirement.DETECT,
         effects.flip_doorbell,
         (IntegrityError, MismatchError, *_SILENT),
@@ -193,7 +197,7 @@ BITS = (
     ),
     FaultKind(
         "flip_superblock",
-        "a bit of a superblock; a rank that attaches later is told",
+        "a bit of a superblock flips; a rank that attaches later gets an error",
         Requirement.SURVIVE,
         effects.flip_superblock,
         may=("bit", "card"),

@@ -68,19 +68,17 @@ class Scenario(Model):
     algorithm: str | None = Field(default=None, description="FILE.py:function or FILE.plan, instead of a variant")
     ranks: Annotated[int, Field(ge=1, le=64)] = Field(default=3, description="number of ranks")
     nbytes: Annotated[int, Field(ge=0, le=NBYTES_MAX)] = Field(default=96, description="bytes of a block")
-    dtype: str = Field(default="i32", description="of the elements")
-    redop: str = Field(default="sum", description="for those that reduce")
-    root: Annotated[int, Field(ge=0, le=63)] = Field(default=0, description="for those that have one")
+    dtype: str = Field(default="i32", description="type of the elements")
+    redop: str = Field(default="sum", description="operation of reductions")
+    root: Annotated[int, Field(ge=0, le=63)] = Field(default=0, description="root of rooted collectives")
     engine: str = Field(default="reference", description="reference or native")
     launch: Launch = Field(default="turns", description="turns, threads or processes")
     backend: Annotated[str, AfterValidator(known_backend)] = Field(default="emulated", description="emulated or shm")
     integrity: Literal["crc32c"] | None = Field(default=None, description="crc32c: checksums travel with doorbells")
     config: str | Topology = Field(default="", description="a topology; absent: each rank on a host, and two cards")
-    cluster: Annotated[int, Field(ge=1, le=64)] = Field(
-        default=1, description="ranks on each host, where no topology says so"
-    )
-    deadline_s: Annotated[float, Field(gt=0, le=600)] = Field(default=1.0, description="for any one wait")
-    script: Script = Field(default=Script(), description="what happens")
+    cluster: Annotated[int, Field(ge=1, le=64)] = Field(default=1, description="ranks on each host, without a topology")
+    deadline_s: Annotated[float, Field(gt=0, le=600)] = Field(default=1.0, description="limit for each wait")
+    script: Script = Field(default=Script(), description="faults, in any order")
 
     @cached_property
     def call(self) -> Call:

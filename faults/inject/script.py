@@ -63,10 +63,10 @@ def check_faults(
 class Script(Model):
     """A whole script. It is immutable; scripts are equal if their files say the same."""
 
-    seed: Annotated[int, Field(ge=0, lt=10**18)] = Field(default=0, description="of everything that is random")
-    adversary: NatureRates | None = Field(default=None, description="absent: nature moves nothing by itself")
+    seed: Annotated[int, Field(ge=0, lt=10**18)] = Field(default=0, description="seed of all random choices")
+    adversary: NatureRates | None = Field(default=None, description="rates of nature's moves; absent: none")
     faults: Annotated[tuple[Fault, ...], Field(strict=False, max_length=FAULTS_MAX)] = Field(
-        default=(), description="what happens, in any order"
+        default=(), description="faults, in any order"
     )
 
     @classmethod

@@ -38,7 +38,7 @@ class Condition:
             tree = ast.parse(text.strip(), mode="eval").body
             _check_truth(tree, names)
             if not any(isinstance(part, ast.Name) for part in ast.walk(tree)):
-                raise ValueError("it names no register and no word, so it is the same at every end")
+                raise ValueError("it names no register and no word, so its value is always the same")
             if (truth := _only_truth(tree, names)) is not None:
                 raise ValueError(f"it is {str(truth).lower()} at every end, whatever the values are")
         except (SyntaxError, RecursionError, MemoryError, ValueError) as error:

@@ -144,7 +144,7 @@ class _Reader:
             for index, word in enumerate(words):
                 self._name(("lines", line, index), word)
                 if word in self.words:
-                    raise self.error(("lines", line, index), f"{word} stands in two places")
+                    raise self.error(("lines", line, index), f"{word} appears in two places")
                 self.words[word] = Word(word, len(self.lines) - 1)
 
     def _initial(self, initial: Mapping[str, Any]) -> dict[str, int]:

@@ -163,7 +163,7 @@ class FaultSearch:
             self._covered.images[point.host] += 1
             assert result.crashes is not None
             if result.crashes.trace != point.trace:
-                self._covered.undecided["a program does otherwise than a run before: it depends on more"] = None
+                self._covered.undecided["a program behaved differently in an earlier run: it depends on more"] = None
             if result.failed:
                 result = fewer_losses(result, again)
                 self._covered.broken, self._covered.failed = {"crash": crash}, result

@@ -32,7 +32,7 @@ class DamageCoverage(CrashCoverage):
 
     def sentence(self) -> str:
         """Say what was covered."""
-        runs = f"{counted(self.tried, 'run')}, in {self.met} of which an access met it"
+        runs = f"{counted(self.tried, 'run')}, {self.met} with an access to it"
         rate = f"{counted(self.runs, 'run')} in {self.seconds:.1f} s"
         if self.verdict is Verdict.OK:
             return f"ok: every {WHATS[self.what]}, {runs}"

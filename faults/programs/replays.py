@@ -27,11 +27,11 @@ class ExecBody(Model):
     """What a token says of a run. The commands are not in it: a replay is given them again."""
 
     hosts: Annotated[int, Field(ge=1, le=16)] = Field(description="emulated hosts")
-    seed: _Number | None = Field(description="of nature's moves; none in the worst case")
-    schedule: _Number = Field(description="of the turns")
+    seed: _Number | None = Field(description="seed of nature's moves; none in the worst case")
+    schedule: _Number = Field(description="seed of the turns")
     script: Annotated[list[_Turn], Field(max_length=TURNS_MAX)] = Field(description="turns to follow instead")
     losses: Annotated[list[Annotated[int, Field(ge=0, le=255)]], Field(max_length=LINES_MOST)] | None = Field(
-        default=None, description="of each line of the crashed host, by its number, how many stores are lost"
+        default=None, description="number of lost stores for each line of the crashed host, by its number"
     )
     trace: _Number = Field(description="the hash of all steps")
 

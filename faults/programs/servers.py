@@ -141,7 +141,7 @@ class ForkServers:
         self.others.add(server.pid)
         why = server.answer()
         if why is None:
-            self._refuse(number, words, server, "it does not come to main, or opens the pool before")
+            self._refuse(number, words, server, "it does not reach main, or opens the pool before")
         elif why:
             self._refuse(number, words, server, _REFUSALS[why])
 

@@ -64,7 +64,7 @@ _REASONS = {
     _pass.CONSTANTS["SIGNALS_FALL"]: "rings a doorbell with a smaller value than before",
     _pass.CONSTANTS["TOO_MANY_FENCES"]: "completes a flush that more fences than the prover keeps complete",
     _pass.CONSTANTS["TOO_MANY_DRAINS"]: "flushes a store that more streams than the prover keeps have flushed",
-    _pass.CONSTANTS["COMPUTES"]: "makes what a result depends on: synchronization is proved, values computed by kernel "
+    _pass.CONSTANTS["COMPUTES"]: "computes part of a result: synchronization is proved, values computed by kernel "
     "{kernel} are not",
 }
 

@@ -53,12 +53,12 @@ class LeftOut(Model):
 class TrainingScript(Model):
     """A whole script; immutable."""
 
-    seed: Annotated[int, Field(ge=0, lt=10**18)] = Field(default=0, description="of everything that is random")
+    seed: Annotated[int, Field(ge=0, lt=10**18)] = Field(default=0, description="seed of all random choices")
     leave_out: Annotated[tuple[LeftOut, ...], Field(strict=False, max_length=FAULTS_MAX)] = Field(
-        default=(), description="instructions that ranks leave out"
+        default=(), description="instructions that ranks omit"
     )
     faults: Annotated[tuple[GroupFault, ...], Field(strict=False, max_length=FAULTS_MAX)] = Field(
-        default=(), description="what happens, in any order"
+        default=(), description="faults, in any order"
     )
 
     @classmethod

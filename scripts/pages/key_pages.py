@@ -33,7 +33,7 @@ from studies.tiering.workloads import Workload
 from studies.training.language_model import LanguageModel
 
 FIGURES = "A figure may [state its origin](index.md#figures)."
-KINDS = "The keys that each kind needs and may have, and what a run then owes; * only on emulated memory:"
+KINDS = "The keys that each kind needs and may have, and the requirement of a run; * only on emulated memory:"
 
 # page -> (title, what is said first, the model of the whole file)
 FILES: dict[str, tuple[str, str, type[Model]]] = {

@@ -60,7 +60,7 @@ def run(_ctx: click.Context, asked: CcclFlags) -> None:
 def _header(work: Reproduction) -> list[str]:
     first, last = (format_bytes(size) for size in (work.sizes[0], work.sizes[-1]))
     return [
-        f"cxlemu    {__version__}: what a model says, the same on every machine",
+        f"cxlemu    {__version__}: modelled figures, the same on every machine",
         f"ours      plans in virtual time on {work.ours.topology.name}, growth on {work.grown.topology.name}",
         f"baseline  NCCL's algorithms and protocols as plans in virtual time on {work.nccl.topology.name}",
         f"sizes     {first} - {last}, powers of two; averages are means of speedups",
@@ -94,9 +94,9 @@ def _footer(work: Reproduction, rows: list[Row]) -> list[str]:
         f"{near} of {predicted} predicted figures within {MISS:.0%}. Off by more:",
         *told_misses(rows),
         "",
-        "Read in: the paper's abstract, the paper, or what others wrote about it (secondary). 6 and 12 hosts were "
+        "Read in: the paper's abstract, the paper, or others' accounts of it (secondary). 6 and 12 hosts were "
         "emulated, says a secondary source.",
-        "Measured: a step of 128 KiB of a connection, in which sends and receives in groups come, takes 10 to 12 us on "
+        "Measured: a step of 128 KiB of a connection, of grouped sends and receives, takes 10 to 12 us on "
         "H100 (nccl issues 2408 and 2409): 11 us are put in, beside a slice's bytes. LL128 and LL carry their shares "
         "of what the fitted ring does.",
         f"Training: {work.training.told()}. Cost: prices, which are put in, are said to be the paper's, unverified.",

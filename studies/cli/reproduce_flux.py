@@ -59,13 +59,13 @@ def run(_ctx: click.Context, asked: FluxFlags) -> None:
 
 def _header(work: Reproduction) -> list[str]:
     return [
-        f"cxlemu   {__version__}: what a model says, the same on every machine",
+        f"cxlemu   {__version__}: modelled figures, the same on every machine",
         f"ranks    {RANKS}, bf16, layers of GPT-3; times in us",
         "GEMM     a rank's product, the fastest, not split; comm is the collective alone",
         "unfused  one after the other; medium: shard by shard; of each the fastest order and transport",
         "fused    in the tiles that the tuner found fastest for the shape, as they stand at the end of the line",
         "E        overlap efficiency, 1 - ECT / ECT of unfused, where ECT is what a call takes beside GEMM",
-        "fitted   nothing: what each chip's GEMMs reach was measured by others, on other shapes",
+        "fitted   nothing: each chip's GEMM rates were measured by others, on other shapes",
     ]
 
 

@@ -1,7 +1,6 @@
 """What ``--intervals`` adds to a reproduction: figures low, middle and high, and whether published ones lie inside."""
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 from cxlemu.cli.console import plain_table
@@ -9,7 +8,7 @@ from cxlemu.topology.intervals import Interval, intervals
 from cxlemu.units import counted
 from studies.cli.reproduce_report import ReproductionReport
 from studies.published.rows import Row
-from studies.ranged import Ranged
+from studies.ranged import Ranged, computed
 
 Published = Mapping[str, tuple[float, float]]  # the least and the largest value of each figure that is predicted
 
@@ -19,8 +18,8 @@ def print_intervals(report: ReproductionReport, published: Published, parts: Seq
 
     After Ctrl-C there are none.
     """
-    steps = chain.from_iterable(part.answers() for part in parts)
-    answers = list(report.finished(steps, "varying figures within their ranges", sum(part.runs for part in parts)))
+    with computed(parts) as steps:
+        answers = list(report.finished(steps, "varying figures within their ranges", sum(part.runs for part in parts)))
     if report.interrupted:
         return {}
     found: dict[str, Interval] = {}

@@ -50,7 +50,7 @@ def run(_ctx: click.Context, asked: ScalePoolFlags) -> None:
 def _header(work: Reproduction) -> list[str]:
     setup = work.setup
     return [
-        f"cxlemu     {__version__}: what a model says, the same on every machine",
+        f"cxlemu     {__version__}: modelled figures, the same on every machine",
         f"scalepool  {setup.accelerator}, {setup.cluster_ranks} a cluster ({setup.inside}), {setup.scalepool} between",
         f"baseline   the same clusters, {setup.baseline} between, optimizer's state with the hosts",
         f"figures    of scalepool.yaml {kinds_of(setup.provenance)}; none fitted",

@@ -16,7 +16,7 @@ from studies.ranged import of_serving
 def run(_ctx: click.Context, asked: IntervalsFlags) -> None:
     report = ReproductionReport(ReproduceFlags(json_file=asked.json_file, plot_dir=None), {})
     report.header(
-        [f"cxlemu   {__version__}: what a model says, the same on every machine", "configs  as shipped; nothing fitted"]
+        [f"cxlemu   {__version__}: modelled figures, the same on every machine", "configs  as shipped; nothing fitted"]
     )
     pairs = list(report.finished(rows(), "serving"))
     figures = [row for _, row in pairs]

@@ -27,7 +27,7 @@ def run(_ctx: click.Context, asked: ReproduceFlags) -> None:
     with spinning("simulating"):
         rows = study.rows
     report.header(
-        [f"cxlemu   {__version__}: what a model says, the same on every machine", "configs  as shipped; nothing fitted"]
+        [f"cxlemu   {__version__}: modelled figures, the same on every machine", "configs  as shipped; nothing fitted"]
     )
     report.table(_table(rows))
     report.lines(_footer(study))

@@ -24,7 +24,7 @@ def run_beside(ctx: click.Context, kind: str, asked: Any) -> None:
     with spinning("simulating both jobs, alone and together", out):
         pair = compare(topology, jobs)
     lines = [
-        f"cxlemu   {__version__}: what a model says, the same on every machine",
+        f"cxlemu   {__version__}: modelled figures, the same on every machine",
         f"config   {topology.title}",
     ]
     lines += [f"job {n}    {job.job.name} on {_places(topology, job)}" for n, job in enumerate(pair.jobs, 1)]

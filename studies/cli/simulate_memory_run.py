@@ -83,7 +83,7 @@ def _sizes(memories: Sequence[Memory], minbytes: int | None, maxbytes: int | Non
 
 
 def _header(memories: Sequence[Memory]) -> Iterable[str]:
-    yield f"cxlemu   {__version__}, engine virtual: modelled times, the same on every machine"
+    yield f"cxlemu   {__version__}, engine virtual: modelled figures, the same on every machine"
     for memory in memories:
         figures = kinds_of(memory.topology.provenance) or "of unknown provenance"
         yield f"config   {memory.topology.title}; figures {figures}"

@@ -46,7 +46,7 @@ class ServingFlags(Flags):
     capacity_bytes: int | None = flag(
         "--capacity", type=BytesParam(), help="Size of the store on all hosts together.  [default: what -c has]"
     )
-    warm: bool = flag("--warm", is_flag=True, help="Begin with a store that has all blocks that come again.")
+    warm: bool = flag("--warm", is_flag=True, help="Begin with a store that holds all blocks that will be reused.")
     model: str = flag("--model", default="llama3-8b", help="Model: a shipped name or a file.")
     accelerator: str | None = flag(
         "--accelerator", help="Accelerator: a shipped name or a file.  [default: that of -c]"

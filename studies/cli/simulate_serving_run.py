@@ -41,7 +41,7 @@ def run(ctx: click.Context, asked: ServingFlags) -> None:
     check_output("--write-trace", asked.written)
     topology = Topology.load(asked.config)
     if asked.sweep is not None and asked.hosts is not None:
-        raise ArgumentError("--hosts does not go with --sweep, which says how many hosts there are")
+        raise ArgumentError("--hosts does not go with --sweep, which sets the numbers of hosts")
     if asked.sweep is not None and asked.intervals:
         raise ArgumentError("--intervals does not go with --sweep: take --hosts")
     if asked.hosts is not None:
@@ -106,7 +106,7 @@ def _header(setup: ServingSetup, requests: Sequence[ServingRequest], asked: Serv
     apart = f", {setup.prefill} of them for prompts alone" if setup.prefill else ""
     held = format_bytes(iterations.blocks * iterations.block_bytes)
     return [
-        f"cxlemu       {__version__}: what a model says, the same on every machine",
+        f"cxlemu       {__version__}: modelled figures, the same on every machine",
         f"config       {topology.title}",
         f"model        {iterations.model.name}, {iterations.model.parameters / 1e9:.4g} billion parameters, "
         f"{format_bytes(iterations.model.kv_bytes)} of keys and values for each token",
@@ -131,7 +131,7 @@ def _table(outcomes: Sequence[ServingOutcome]) -> Table:
     rows: dict[str, Callable[[ServingOutcome], str]] = {
         "output tokens/s": lambda outcome: f"{outcome.per_s(outcome.output_tokens):,.0f}",
         "input reused, %": lambda outcome: _percent(outcome.hit_rate),
-        "  of which from the store, %": lambda outcome: _percent(outcome.from_store / max(outcome.input_tokens, 1)),
+        "  from the store, %": lambda outcome: _percent(outcome.from_store / max(outcome.input_tokens, 1)),
         "read from the store, GB": lambda outcome: _gb(outcome, to_store=False),
         "written to the store, GB": lambda outcome: _gb(outcome, to_store=True),
         "blocks given up by the store": lambda outcome: f"{outcome.run.place.evicted:,}",
@@ -212,7 +212,7 @@ def _complaints(
             )
         if left > refused:
             complaints.append(
-                f"{_named(outcome)}: {counted(left - refused, 'request')} never served, as nobody was left to do it."
+                f"{_named(outcome)}: {counted(left - refused, 'request')} never served: no instance was left."
             )
     if not any(outcome.done for outcome in outcomes):
         return [*complaints, "Nothing was served."]

@@ -54,7 +54,7 @@ def run(ctx: click.Context, asked: TraceFlags) -> None:
     recorded = "computing as recorded" if computer is None else f"computing on {computer.name}"
     size = f"{counted(workload.steps, 'node')} of {counted(len(workload.ranks), 'rank')}"
     for line in (
-        f"cxlemu   {__version__}: modelled times, the same on every machine",
+        f"cxlemu   {__version__}: modelled figures, the same on every machine",
         f"config   {topology.name}: {topology.description}",
         f"trace    {asked.prefix.name}: {size}, {recorded}",
     ):
@@ -117,9 +117,10 @@ def _totals(outcome: Replay) -> list[str]:
     return [
         "",
         f"All together {_us(outcome.time_ns)} us.",
-        f"Rank {slowest}, of which most shows: computes {_us(outcome.computing_ns(slowest))} us, is in collectives "
-        f"{_us(outcome.communicating_ns(slowest))} us, of which {_us(outcome.exposed_ns(slowest))} us show."
-        + f" It loads from the pool and stores there for {_us(accesses_ns)} us."
+        f"Rank {slowest} has the most exposed communication: it computes {_us(outcome.computing_ns(slowest))} us "
+        f"and communicates {_us(outcome.communicating_ns(slowest))} us, "
+        f"{_us(outcome.exposed_ns(slowest))} us of it exposed."
+        + f" It accesses the pool for {_us(accesses_ns)} us."
         * bool(accesses_ns),
     ]
 

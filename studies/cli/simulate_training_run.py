@@ -137,7 +137,7 @@ def _router(asked: TrainingFlags, model: LanguageModel) -> Router:
         if value is not None and not model.expert_blocks:
             raise ArgumentError(f"{name} does nothing here: {model.name} has no experts")
         if asked.histogram is not None and value is not None and name in ("--skew", "--seed"):
-            raise ArgumentError(f"{name} does nothing with --histogram, which says what each expert gets")
+            raise ArgumentError(f"{name} does nothing with --histogram, which sets each expert's tokens")
     histogram = None if asked.histogram is None else read_histogram(asked.histogram)
     return Router(asked.skew or 0.0, asked.capacity_factor, 1 if asked.seed is None else asked.seed, histogram)
 
@@ -180,7 +180,7 @@ def _header(step: TrainingStep, topology: Topology, recompute: str, microbatch: 
     room = machine.accelerator.memory_bytes
     fits = "" if step.memory_bytes <= room else ": does not fit"
     return [
-        f"cxlemu       {__version__}: what a model says, the same on every machine",
+        f"cxlemu       {__version__}: modelled figures, the same on every machine",
         f"model        {model.name}, {model.parameters / 1e9:.4g} billion parameters; {sequences}",
         f"parallelism  {step.parallelism}, recomputing {recompute}",
         *_experts(step),

@@ -46,7 +46,7 @@ class Host(Model):
     """The baseline's place for the optimizer's state: one accelerator's share of the memory beside it."""
 
     port: Costs = Field(description="to_pool_gbytes_per_s and from_pool_gbytes_per_s between the two")
-    memory: LocalMemory = Field(description="that memory, as the processor that updates reads and writes it")
+    memory: LocalMemory = Field(description="the bandwidth of that memory for the processor that updates")
 
     @property
     def offload(self) -> Offload:
@@ -67,9 +67,9 @@ class Setup(Described):
     inside: Name = Field(description="the topology inside a cluster")
     baseline: Name = Field(description="the baseline's topology between clusters")
     scalepool: Name = Field(description="ScalePool's topology between clusters")
-    overlap: bool = Field(description="whether communication between data ranks goes on behind computing")
+    overlap: bool = Field(description="whether communication between data ranks overlaps with computing")
     host: Host = Field(description="the baseline's place for the optimizer's state")
-    tier2: LinkFigures = Field(description="the way to ScalePool's, of one accelerator")
+    tier2: LinkFigures = Field(description="one accelerator's path to ScalePool's")
     cases: Annotated[tuple[ScalePoolCase, ...], Field(strict=False, min_length=1, max_length=16)] = Field(
         description="model, parallel, microbatch and published speedup of each"
     )

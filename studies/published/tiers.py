@@ -105,8 +105,8 @@ def told(study: TierStudy) -> Iterator[str]:
     first, cluster, last = (format_bytes(size) for size in sizes)
     names = ", ".join(workload.name for workload in study.workloads)
     yield f"Tier 2: {names} on one accelerator, working sets of {first} to {cluster}, and from there to {last}."
-    yield "Assumed: the baseline leaves pages where it placed them, the others move what is hot. The three would be:"
-    for policy, what in ((STAYS, "left pages where they are"), (MOVES, "moved what is hot")):
+    yield "Assumed: the baseline leaves pages where it placed them, the others move hot pages. The three would be:"
+    for policy, what in ((STAYS, "left pages where they are"), (MOVES, "moved hot pages")):
         yield f"  {_shown(study.gains(policies=(policy, policy)))} if all {what}"
     for what, topologies in variations({name: memory.topology for name, memory in study.memories.items()}):
         yield f"  {_shown(study.varied(topologies).gains())} if {what}"

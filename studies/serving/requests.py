@@ -88,7 +88,7 @@ def _request(line: str) -> ServingRequest:
         if isinstance(block, bool) or not isinstance(block, int) or not 0 <= block < 1 << 63:
             raise ValueError(f"hash_ids have {_shown(block)} but should be whole numbers from 0 up")
     if len(set(blocks)) < len(blocks):
-        raise ValueError("hash_ids name a block twice: an id stands for a block and all that is before it")
+        raise ValueError("hash_ids name a block twice: an id names a block and everything before it")
     return ServingRequest(round(arrival * NS_A_MS), given, wanted, tuple(blocks))
 
 

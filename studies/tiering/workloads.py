@@ -30,13 +30,13 @@ class Workload(Described):
     name: Name = Field(description="the workload's name")
     description: Annotated[str, Field(max_length=200)] = Field(default="", description="one line for people")
     kind: Literal["chase", "zipf", "sessions"] = Field(description="chase, zipf or sessions")
-    page_bytes: Size = Field(description="what is placed and moved as one, for example 4KiB")
-    access_bytes: Size = Field(description="what one access reads of a page")
+    page_bytes: Size = Field(description="unit of placement and moves, for example 4KiB")
+    access_bytes: Size = Field(description="bytes of a page that one access reads")
     skew: Annotated[float, Field(ge=0, le=4, allow_inf_nan=False)] | None = Field(
-        default=None, description="zipf: the k-th most popular item is read as often as k to the power -skew"
+        default=None, description="zipf: reads of the k-th most popular item are proportional to k to the power -skew"
     )
     session_pages: Annotated[int, Field(ge=1, le=1 << 16)] | None = Field(
-        default=None, description="sessions: pages of one, read one after another for every token"
+        default=None, description="sessions: pages of one session, read in order for every token"
     )
     session_tokens: Annotated[int, Field(ge=1, le=1 << 16)] | None = Field(
         default=None, description="sessions: tokens in a row before the next session's turn"

@@ -177,9 +177,7 @@ class Schedule:
             return round(max(computing_s, what.moved_bytes / accelerator.memory_bytes_per_s) * 1e9)
         if what.operations and not what.duration_us:
             step = self._workload.ranks[rank][index]
-            raise ArgumentError(
-                f"node {step.id} of rank {rank} says how much it computes, not how long: give --accelerator"
-            )
+            raise ArgumentError(f"node {step.id} of rank {rank} has operations, but no time: give --accelerator")
         return what.duration_us * 1000
 
     def _access_ns(self, rank: int, what: PoolAccess) -> int:

@@ -73,7 +73,7 @@ def read_histogram(text: str) -> tuple[float, ...]:
         except OSError as error:
             raise ArgumentError(f"--histogram {text}: the file cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:
-            raise ArgumentError(f"--histogram {text}: not numbers, but bytes that are no text") from None
+            raise ArgumentError(f"--histogram {text}: bytes that are not text, instead of numbers") from None
     else:
         content = text
     counts = []

@@ -31,7 +31,7 @@ class LanguageModel(Described):
     blocks: Count = Field(description="number of transformer blocks")
     hidden: Count = Field(description="width of the residual stream")
     heads: Count = Field(description="attention heads")
-    kv_heads: Count = Field(description="heads of keys and values; as heads where every head has its own")
+    kv_heads: Count = Field(description="heads of keys and values; same as heads without sharing")
     head_size: Count = Field(description="width of one head")
     feedforward: Count = Field(description="width of the feed-forward layer")
     gated: bool = Field(description="whether the feed-forward layer has a gate, a third matrix")
@@ -40,18 +40,18 @@ class LanguageModel(Described):
     shared_experts: Annotated[int, Field(ge=0, le=1024)] = Field(default=0, description="experts that all tokens meet")
     expert_feedforward: Count = Field(default=1, description="width of an expert's feed-forward layer")
     dense_blocks: Annotated[int, Field(ge=0, le=10**7)] = Field(
-        default=0, description="blocks with one feed-forward layer beside those with experts; both count as their mean"
+        default=0, description="blocks without experts; time is that of a mean block"
     )
     kv_rank: Annotated[int, Field(ge=0, le=10**7)] = Field(
-        default=0, description="width of what keys and values are compressed to (latent attention); 0: not at all"
+        default=0, description="width of compressed keys and values (latent attention); 0: none"
     )
-    query_rank: Count = Field(default=1, description="with kv_rank, width of what queries are compressed to")
+    query_rank: Count = Field(default=1, description="with kv_rank, width of compressed queries")
     rope_size: Annotated[int, Field(ge=0, le=10**7)] = Field(
-        default=0, description="with kv_rank, width of a head's part that knows positions"
+        default=0, description="with kv_rank, width of a head's positional part"
     )
     vocabulary: Count = Field(description="number of tokens")
     position_parameters: Annotated[int, Field(ge=0, le=10**12)] = Field(
-        default=0, description="of a block, which meet positions, not tokens: held and sent, but not worth computing"
+        default=0, description="parameters of a block for positions: stored and sent, without computing time"
     )
     tied: bool = Field(description="whether embedding and head share their matrix")
     sequence: Count = Field(description="tokens of one training sequence")

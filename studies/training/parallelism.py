@@ -77,7 +77,7 @@ class Parallelism:
                 f"weights, which share the experts"
             )
         if ways.ring and ways.context == 1:
-            raise ArgumentError(f"--parallel {text}: ring goes with cp=N, whose keys and values go round")
+            raise ArgumentError(f"--parallel {text}: ring goes with cp=N, whose keys and values travel in a ring")
         return ways
 
     def __str__(self) -> str:

@@ -28,19 +28,19 @@ FOUR_LINKS = 4 / 12  # of an A100's
 Found = Iterator[tuple[Measurement, float, str]]  # what was measured, ours, and why it would be off
 
 OWN_LIMITS = "the link as NCCL counts it, with the packets of its kernels"
-KERNELS = "a link's full rate, which a kernel of a few blocks does not reach; what it costs beside is not published"
-RINGS = "NCCL's constants, in a ring: what it took is not said, and its LL loads flag and data at once, ours one by one"
-ALONE = "the product alone: what its launch takes, and how far the clock falls, is not modelled"
+KERNELS = "a link's full rate, which a kernel of a few blocks does not reach; its other costs are not published"
+RINGS = "NCCL's constants, in a ring: the measured algorithm is not stated, and its LL loads flag and data at once"
+ALONE = "the product alone: its launch and falling clocks are not modelled"
 OTHER_ALGORITHM = "our plan of direct reads, at the rate that NCCL counts; the measured one is NCCL's ring"
-ONE_HOP = "a launch in a graph and a hop of LL: what the kernel does before and after is not published"
+ONE_HOP = "a launch in a graph and a hop of LL: the kernel's work before and after is not published"
 DIRECT = "the measured call may have folded in the switch: ours reads the peer's vector"
-FEW = "what a link carries if the switch folds; among so few GPUs the measured rate is that of NCCL's ring"
-SMALL_FOLDED = "what NCCL's planner has for a call beside its bytes: the measured kernel is another one"
-FOLDED = "the share of a link that NVIDIA's planner has for folding in the switch"
+FEW = "a link's rate if the switch folds; among so few GPUs the measured rate is that of NCCL's ring"
+SMALL_FOLDED = "the latency in NCCL's planner: the measured kernel is another one"
+FOLDED = "the share of a link that NVIDIA's planner assumes for folding in the switch"
 RATED = "the collective copies at the link's full rate, which NCCL's kernels do not reach"
 SHARED = (
-    "tiles and copies share nothing here, so that a fused time is a lower bound: what is held_by_copies and "
-    "slowed_by_copies is not published of FLUX's kernels"
+    "tiles and copies share nothing here, so that a fused time is a lower bound: held_by_copies and "
+    "slowed_by_copies of FLUX's kernels are not published"
 )
 
 

@@ -41,10 +41,10 @@ PROCESSOR = "processor"
 SMALL_REQUEST, REQUEST, COUNT = 64, 4096, 400
 LARGE = 1 << 20
 GATHERED_BYTES = 1 << 30  # for 16 GiB: busbw does not change any more
-OTHER_CARD = "the card of CCCL's test bed: what this one's controller and its memory carry is not published"
+OTHER_CARD = "the card of CCCL's test bed: the bandwidth of this one's controller and memory is not published"
 OTHER_SWITCH = "CCCL's figure: measurements behind switches of one maker reach from 0.22 to 0.75 us"
 TO_EXPERTS = "an adapter's rate: NCCL's grouped sends would be slower, and the library has kernels of its own"
-LOADS = "the link's rate, with packets of 256 B: how many loads a kernel keeps under way is not published"
+LOADS = "the link's rate, with packets of 256 B: the number of loads under way is not published"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +155,8 @@ class Study:
             "not published"
         )
         queue = (
-            f"with {at_once} reads of 4 KiB under way; how many there were is not published, and a read of 64 B waits "
-            "for as many"
+            f"with {at_once} reads of 4 KiB under way; the real number, which decides the wait of a 64 B read, is "
+            "not published"
         )
         return [
             Validated(measured.PORT_READ, SWITCHED, rates[0]),
@@ -201,7 +201,7 @@ class Study:
         copies = self.machine(SWITCHED).costs.model_copy(update={"call_ns": None})  # no collective is launched
         gpu = by_processors(self.switched, copies)
         (copied_ns,) = ends_ns(gpu, [(0, Requests(0, 0, 64 << 10, 1).program())])
-        flushed = "what a processor takes to flush a line of CXL memory is not published: here, what it takes on DRAM"
+        flushed = "the time to flush a line of CXL memory is not published: here, the time on DRAM"
         # one line carries the bytes and the flag, so that nothing is fenced between them; a line that is stored through
         # the caches is read before, and written back when it is flushed
         load_ns = requests_ns(self.switched, [Requests(0, 0, 64, 1)])[0]
@@ -216,14 +216,14 @@ class Study:
             ),
             Validated(measured.FLUSHED_READ, SWITCHED, ends_ns(machine, [(0, [flush, *read])])[0] / 1e3, flushed),
             Validated(measured.MESSAGE, SWITCHED, message_ns / 1e3),
-            Validated(measured.ANSWERED, SWITCHED, 2 * message_ns / 1e3, "what the server does is left out"),
-            Validated(measured.COPIED, SWITCHED, copied_ns / 1e3, "what starting a copy takes is assumed"),
+            Validated(measured.ANSWERED, SWITCHED, 2 * message_ns / 1e3, "the server's work is left out"),
+            Validated(measured.COPIED, SWITCHED, copied_ns / 1e3, "the time to start a copy is assumed"),
         ]
 
     def _network(self) -> list[Validated]:
         network = self.machine(NETWORK)
         sparks = of_sparks(network)
-        bounced = "GB10 copies through its host's memory, at a cost that nothing published says"
+        bounced = "GB10 copies through its host's memory, at an unpublished cost"
         collected = nccl_us("all_gather", GATHERED_BYTES, network)
         return [
             Validated(measured.RDMA_READ, NETWORK, next(iter(network.expanded.links)).payload_gbytes_per_s),
@@ -241,7 +241,7 @@ class Study:
             call(gpudirect, "all_reduce", RING_BYTES, hosts).busbw_gbytes_per_s for hosts in (gpudirect.host_count, 2)
         )
         one_way_ns = (way_ns - gpudirect.card(1).latency_ns) / 2
-        unnamed = "an adapter, a switch and a cable of HDR; which adapter was measured is not said"
+        unnamed = "an adapter, a switch and a cable of HDR; the measured adapter is not named"
         return [
             Validated(measured.HDR_RINGS, GPUDIRECT, ADAPTERS * rings),
             Validated(measured.HDR_WRITE, GPUDIRECT, payload_gbytes_per_s(gpudirect)),

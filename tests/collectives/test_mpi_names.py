@@ -324,10 +324,10 @@ def test_requests_of_several_communicators_and_handles_wait_together(comm: Commu
             comm.waitany(requests, timeout_s=0.01)
         comm.barrier()
         for call in (comm.waitany, comm.waitsome, comm.testany, comm.testsome, comm.testall):
-            with pytest.raises(ArgumentError, match=r"a Handle is no request of a message: wait for it by its own"):
+            with pytest.raises(ArgumentError, match=r"a Handle is not a request of a message: wait for it by its own"):
                 call([*requests, handle])
         for call in (comm.waitall, comm.waitany, comm.testsome):
-            with pytest.raises(ArgumentError, match=r"\w+: a NoneType is no request of a message"):
+            with pytest.raises(ArgumentError, match=r"\w+: a NoneType is not a request of a message"):
                 call([*requests, None])
         other.send(np.full(1, 3.0), peer)
         found: list[Any] = [comm.waitany(requests)]

@@ -190,7 +190,7 @@ def test_nothing_of_another_pool_or_of_nobody_is_believed(pool: ShmPool, manager
     assert strange.entries() == {} and strange.accounts() == {}
     pool.uuid = uuid4()
     assert header_of(pool, memory) is None
-    with pytest.raises(PoolError, match="nobody lends this pool's capacity"):
+    with pytest.raises(PoolError, match="this pool's capacity is not lent"):
         PoolManager.open(pool)
 
 
@@ -871,7 +871,7 @@ def test_which_pool_has_to_be_said_and_has_to_be_lent(tmp_path: Path) -> None:
     assert "say which pool" in cxlemu("pool", "capacity", "show", code=2).output
     paths = blank_cards(tmp_path, CARDS)
     cxlemu("pool", "format", *device_flags(paths), "--max-ranks", "16")
-    assert "nobody lends this pool's capacity" in capacity(paths, "show", code=2)
+    assert "this pool's capacity is not lent" in capacity(paths, "show", code=2)
     for lend in ("1000", "1M"):
         result = cxlemu("pool", "format", *device_flags(paths), "--yes", "--lend", lend, code=2)
         assert "blocks of whole pages" in result.output or "have no block of 1 MiB to lend" in result.output

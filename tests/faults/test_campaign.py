@@ -413,7 +413,7 @@ def test_the_story_of_a_missing_wait() -> None:
     """Nothing is stale: the reader comes before the writer."""
     case = CampaignCase(collective="broadcast", variant="naive", ranks=2, nbytes=64, calls=1, mutant="1.0.0:delete")
     case = case.model_copy(update={"moves": [["step", 1, 0], ["step", 1, 0]]})
-    assert told(case)[-1] == "1 READ reads v0 too early: what is right is not written yet"
+    assert told(case)[-1] == "1 READ reads v0 too early: the right version is not written yet"
 
 
 def test_the_story_of_a_missing_signal() -> None:

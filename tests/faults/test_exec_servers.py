@@ -79,7 +79,7 @@ def test_every_crash_is_as_without_a_server(anew: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("does", "why"),
-    [("THREADS", "it has threads"), ("FILES", "it has files open"), ("POOL", "it does not come to main"), ("NONE", "")],
+    [("THREADS", "it has threads"), ("FILES", "it has files open"), ("POOL", "it does not reach main"), ("NONE", "")],
 )
 def test_a_program_that_cannot_be_forked_is_started_anew(tmp_path: Path, does: str, why: str) -> None:
     library = tmp_path / "libearly.so"

@@ -103,9 +103,7 @@ def test_explore_says_unknown_of_what_it_does_not_model(
         main(["explore", "all_gather", "--variant", "zero_copy"])
     out = " ".join(capsys.readouterr().out.split())
     assert stop.value.code == 3
-    assert (
-        "unknown: the explorer does not model arrays in the heap and places of arrays told in doorbells, which" in out
-    )
+    assert "unknown: the explorer does not model arrays in the heap and places of arrays in doorbells, which" in out
 
 
 def test_other_judges_say_so_as_well(monkeypatch: pytest.MonkeyPatch) -> None:

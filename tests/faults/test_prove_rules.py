@@ -406,7 +406,7 @@ def test_of_what_an_unknown_kernel_makes_only_the_value_is_unknown(
     monkeypatch.setitem(KERNELS, "gemm_f32", replace(KERNELS["gemm_f32"], product=""))
     found = prove_calls([computing([TILE, *more], nbytes=4)])
     assert (found.verdict, found.violation) == (Verdict.UNKNOWN, None)
-    assert found.reason.startswith("call 0, rank 0, stream 0, instruction 0 makes what a result depends on")
+    assert found.reason.startswith("call 0, rank 0, stream 0, instruction 0 computes part of a result")
     assert "synchronization is proved, values computed by kernel gemm_f32 are not" in found.reason
     assert prove_calls([computing([TILE, *more], nbytes=4)], without={"contract"}).verdict is Verdict.OK
     assert prove_calls([computing([TILE, *more])]).verdict is Verdict.OK  # nothing is promised of it

@@ -33,5 +33,5 @@ def test_requests_do_not_wait_for_what_goes_their_way() -> None:
 
 
 def test_a_link_without_flits_has_no_requests() -> None:
-    with pytest.raises(ConfigError, match="flit_bytes is missing: request_bytes is what asks for a flit"):
+    with pytest.raises(ConfigError, match="flit_bytes is missing: request_bytes is the size of a flit's request"):
         with_requests(", request_bytes: 17")

@@ -203,7 +203,7 @@ def test_the_command_prints_what_the_file_has(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.deep
 def test_the_page_says_what_the_baselines_software_has_to_do_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("studies.published.tiers.variations", lambda topologies: [])  # tested by itself
-    assert "  0.98, 2.77, 1.25 if all moved what is hot" in told(TierStudy())
+    assert "  0.98, 2.77, 1.25 if all moved hot pages" in told(TierStudy())
     assert "0.98, 2.77 and 1.25" in PUBLISHED.read_text()
 
 

@@ -518,8 +518,8 @@ def test_the_docs_have_what_the_command_prints() -> None:
     its = [train(LLAMA, Parallelism.parse("fsdp", 3), TrainingMachine(H100, Modelled(its))) for its in (TITAN, *others)]
     rows = {
         "forward, backward, optimizer": ("forward", "backward", "optimizer"),
-        "all_gather, as far as it shows": ("all_gather",),
-        "reduce_scatter, as far as it shows": ("reduce_scatter",),
+        "all_gather, exposed": ("all_gather",),
+        "reduce_scatter, exposed": ("reduce_scatter",),
         "all": tuple(LEVELS),
     }
     for words, kinds in rows.items():

@@ -369,7 +369,7 @@ def _requests(given: Sequence[Any], verb: str, *others: type) -> list[Request]:
     for each in given:
         if not isinstance(each, (Request, *others)):
             raise ArgumentError(
-                f"{verb}: a {type(each).__name__} is no request of a message"
+                f"{verb}: a {type(each).__name__} is not a request of a message"
                 + (": wait for it by its own wait()" if isinstance(each, Handle) else "")
             )
     return [each for each in given if isinstance(each, Request)]

@@ -69,7 +69,7 @@ RULES: tuple[Rule, ...] = (
     Rule("order", "one stream", "a doorbell is rung from one stream", references.one_stream),
     Rule("order", "epochs rise", "a doorbell shows larger and larger epochs", references.epochs_rise),
     Rule("order", "recorded", "an AWAIT has one RECORD, earlier or in another stream", references.recorded),
-    Rule("order", "told", "an array in the heap is named when its place was told", references.told),
+    Rule("order", "told", "an array in the heap is named once its place is known", references.told),
     Rule("order", "one writer", "in a round a line is written by one rank, waits or not", lines.one_writer),
     Rule("order", "own strip", "in the heap a rank writes its own strip, and blocks given to it", lines.own_strip),
     Rule("order", "one kind", "between two FENCEs a line is stored to in one way", lines.one_kind),
