@@ -82,12 +82,12 @@ def test_rows_of_yaml_keys_say_type_bounds_and_default() -> None:
     row = "| `card_bytes` | size, >0 | **required** | size of the memory behind each card"
     assert row in pages["topology"]
     assert "| `routing` | `first` or `spread` | `first` | choice among several" in pages["topology"]
-    assert "| `seed` | integer, ≥0 | `0` | of everything" in pages["faults"]
+    assert "| `seed` | integer, ≥0 | `0` | seed of all" in pages["faults"]
     assert (
         "| `stall` |" in pages["faults"] and "| `sizes` | list of size (≥0), 1-100 long | `[600]`" in pages["campaign"]
     )
     assert "All keys of [Hierarchy](fabrics.md#hierarchy), and:" in pages["fabrics"]
-    assert "| `latency_ns` | integer, ≥0 | **required** | one way |" in pages["fabrics"]
+    assert "| `latency_ns` | integer, ≥0 | **required** | latency one way |" in pages["fabrics"]
     assert "| `hosts` | a mapping | **required** |" in pages["litmus"] and "| `load WORD REGISTER` |" in pages["litmus"]
 
 

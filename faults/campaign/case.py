@@ -134,7 +134,7 @@ class CampaignCase(Model):
             )
         check_integrity(self.integrity)
         if self.cluster > 1 and self.topology is not None:
-            raise ArgumentError(f"{self.topology.name} sets each host's number of ranks: leave out cluster")
+            raise ArgumentError(f"{self.topology.name} already sets each host's number of ranks: leave out cluster")
         self.script.check(ranks=self.ranks, backend="emulated", restarts=True)
         return self
 

@@ -59,7 +59,7 @@ def run(ctx: click.Context, asked: SweepFlags) -> None:
         script=Script(seed=asked.seed),
     )
     if asked.config and asked.cluster > 1:
-        raise ArgumentError(f"--cluster: {asked.config} sets each host's number of ranks")
+        raise ArgumentError(f"--cluster: {asked.config} already sets each host's number of ranks")
     if ranks % asked.cluster:
         raise ArgumentError(
             f"-n {ranks} is not a multiple of --cluster {asked.cluster}: "

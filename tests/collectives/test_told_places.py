@@ -114,7 +114,7 @@ def test_an_array_is_not_read_before_its_rank_has_said_where(engine: str) -> Non
         Stream(each.name, encode([i._replace(flags=0) if i.op == Op.WAIT else i for i in each.instructions]))
         for each in part.streams
     ]
-    with pytest.raises(PlanError, match="reads an array of rank 1 without having waited for a doorbell that tells wh"):
+    with pytest.raises(PlanError, match="reads an array of rank 1 without having waited for a doorbell that carries"):
         rank_0(engine, plan.with_part(replace(part, streams=tuple(unasked))), (64, NO_PLACE))
 
 

@@ -72,7 +72,7 @@ CASE = CampaignCase(collective="broadcast", variant="all", ranks=2, nbytes=64, l
     ({"launch": "threads", "mutant": "x"}, "are for ranks in lockstep, not for threads"),
     ({"integrity": "crc32c"}, "ranks in lockstep take no faults"),
     ({"config": "nowhere", "cluster": 2}, "unknown shipped topology 'nowhere'"),
-    ({"config": "laptop", "cluster": 2}, "laptop sets each host's number of ranks"),
+    ({"config": "laptop", "cluster": 2}, "laptop already sets each host's number of ranks"),
 )
 def test_a_case_that_cannot_run_is_one_sentence(changes: dict[str, object], sentence: str) -> None:
     assert CASE.check() is CASE

@@ -51,7 +51,7 @@ def test_a_campaign_takes_the_ranks_that_clusters_have() -> None:
     assert shapes(cluster=2) == {(4, variant) for variant in flat | {"hierarchical"}}
     assert shapes(config="two-clusters") == {(8, variant) for variant in flat | {"hierarchical"}}
     assert shapes(cluster=2, integrity="crc32c") == {(4, variant) for variant in checkable}  # the others carry none
-    with pytest.raises(ArgumentError, match="two-clusters sets each host's number of ranks"):
+    with pytest.raises(ArgumentError, match="two-clusters already sets each host's number of ranks"):
         shapes(config="two-clusters", cluster=2)
     with pytest.raises(ArgumentError, match="needs clusters"):
         shapes(variants=("hierarchical",))
@@ -170,7 +170,7 @@ def test_an_exploration_finds_what_the_pool_needs_and_the_host_does_not() -> Non
         (["explore", "gather", "-n", "4", "--variant", "hierarchical"], "needs clusters"),
         (
             ["faults", "sweep", "gather", "-c", "two-clusters", "--cluster", "2"],
-            "sets each host's number of ranks",
+            "already sets each host's number of ranks",
         ),
         (["faults", "sweep", "gather", "-n", "3", "--cluster", "2"], "-n 3 is not a multiple of --cluster 2"),
     ],

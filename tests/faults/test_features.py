@@ -130,7 +130,7 @@ def test_engines_refuse_what_they_do_not_model() -> None:
         accelerator.device_plan(pushed())
 
 
-# -- what the explorer models: places told in doorbells, and checksums
+# -- what the explorer models: places in doorbells, and checksums
 
 
 def altered(plan: Plan, rank: int, stream: int, at: int, **fields: object) -> Plan:

@@ -1,5 +1,8 @@
 """`cxlemu reproduce validation`: requests by pencil and paper, the table, and the command."""
 
+import os
+import threading
+from collections.abc import Mapping
 from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
@@ -8,7 +11,11 @@ import pytest
 
 from cxlemu.plan import Op
 from cxlemu.topology import Topology
+from cxlemu.topology.document import Key
+from cxlemu.topology.intervals import Uncertain
+from studies import ranged
 from studies.cli import reproduce_validation
+from studies.ranged import Ranged
 from studies.validation.measured import (
     FLUSHED_READ,
     FLUSHED_WRITE,
@@ -168,3 +175,28 @@ def test_the_command_draws(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_is_refused_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert "cannot be made" in reproduce("--plot", str(tmp_path / "file" / "out"), code=2).output
+
+
+def test_workers_compute_what_one_process_computes_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = [Uncertain((name,), name, 0.5, 1.0, 2.0) for name in ("one", "other")]
+    here = os.getpid()
+
+    def answers_of(factor: float) -> Ranged:
+        def ours(run: Mapping[Key, float]) -> dict[str, float]:
+            its = factor * run.get(("one",), 1.0) + run.get(("other",), 1.0)
+            return {"figure": its, "elsewhere": float(os.getpid() != here)}
+
+        return Ranged(figures, ours, 5)
+
+    parts = [answers_of(1.0), answers_of(10.0)]
+    monkeypatch.setattr(ranged, "cores", lambda: 1)
+    with ranged.computed(parts) as alone:
+        expected = [answer["figure"] for answer in alone]
+    monkeypatch.setattr(ranged, "cores", lambda: 2)
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    with ranged.computed(parts) as together:
+        answers = list(together)
+    assert [answer["figure"] for answer in answers] == expected and len(expected) == sum(part.runs for part in parts)
+    assert all(answer["elsewhere"] for answer in answers)
+    with pytest.raises(KeyboardInterrupt), ranged.computed(parts):
+        raise KeyboardInterrupt  # its workers end, or the test does not
