@@ -56,7 +56,7 @@ QUEUE = {
     6: ("no-invalidate", CONSUMED, ROOM, "invalidate the line (cxl_invalidate) before the load"),
     7: ("not-flushed", "q->slots = SLOTS", OPENED, "flush the line after the store"),
     8: ("not-flushed", "q->magic = MAGIC;", OPENED, "flush the line after the store"),
-    9: ("invalidated-early", ENTRY, TAKEN, "after the load that learned of it, not before"),
+    9: ("invalidated-early", ENTRY, TAKEN, "after learning of the store, not before"),
     10: ("invalidate-unfenced", ENTRY, TAKEN, "mfence in place of sfence"),
 }
 
