@@ -263,7 +263,7 @@ def test_published_figures_at_the_top_are_those_of_the_tables_below() -> None:
 def test_the_count_of_misses_is_that_of_published_systems() -> None:
     """Each count there is compared with what its command prints: CCCL's, ScalePool's, FLUX's."""
     page, limits = (" ".join((ROOT / "docs" / f"{name}.md").read_text().split()) for name in ("published", "limits"))
-    counts = [(int(of), int(near)) for of, near in re.findall(r"Of (\d+) predicted figures (\d+) are within 15%", page)]
+    counts = [(int(of), int(near)) for near, of in re.findall(r"(\d+) of (\d+) predicted figures are within 15%", page)]
     predicted, missed = sum(of for of, _ in counts), sum(of - near for of, near in counts)
     assert len(counts) == 3
     assert f"of {predicted} predictions for whole systems {missed} miss by more than 15%" in limits

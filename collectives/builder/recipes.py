@@ -108,7 +108,7 @@ def algorithm(
         name: The name of its own variant.
         builder: The class of builder that the function takes.
         fold_order: "rank" or "uniform".
-        publishes: Takes the number of ranks, and returns what a rank publishes in a round.
+        publishes: Takes the number of ranks, and returns the blocks that a rank publishes in a round.
 
     Returns:
         A decorator that returns the function itself, which is then an algorithm.

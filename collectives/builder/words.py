@@ -71,7 +71,7 @@ class Builder(Folds):
         return carrier_of(self.spec)(self)
 
     def copy(self, dst: Operand, src: Operand, nbytes: int, *, after: Event | None = None) -> Event:
-        """Copy local memory to local memory, in order with what is retrieved.
+        """Copy local memory to local memory, in order with the retrieved chunks.
 
         Nothing is copied where both are the same memory (in place).
 

@@ -104,7 +104,7 @@ class Communicator(Member):
             The communicator, whose doorbells all ranks have cleared.
 
         Raises:
-            ArgumentError: There is no such engine, integrity or transport, the pool has no room, or ``layout`` does not
+            ArgumentError: The engine, integrity or transport is unknown, the pool has no room, or ``layout`` does not
                 fit.
             AccessError: The communicator's room lies outside this tenant's grant.
             PeerLostError: A rank left, failed or did not arrive.

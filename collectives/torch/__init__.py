@@ -25,7 +25,7 @@ def register() -> None:
     """Register the backend with torch, once. Does nothing in a torch that was built without torch.distributed.
 
     Raises:
-        ImportError: There is no torch: ``pip install cxlemu[torch]``.
+        ImportError: PyTorch is missing: ``pip install cxlemu[torch]``.
     """
     try:
         import torch.distributed as dist

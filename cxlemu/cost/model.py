@@ -99,7 +99,7 @@ class CostModel:
 
     @cached_property
     def accelerator(self) -> Accelerator | None:
-        """What every rank computes with (see cxlemu/cost/compute.py); None where the topology names no accelerator."""
+        """Accelerator of every rank (see cxlemu/cost/compute.py); None where the topology names no accelerator."""
         if self.computes_with is not None:
             return self.computes_with
         name = self.topology.accelerator

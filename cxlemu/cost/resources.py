@@ -9,7 +9,7 @@ SERVICE_RATE_DTYPE = np.dtype([(name, "<i8") for name in SERVICE_RATE_FIELDS])
 
 
 class Resource(NamedTuple):
-    """What one transfer at a time uses."""
+    """A device that one transfer at a time uses."""
 
     name: str
     kind: str  # "engine", "link" or "card"

@@ -74,7 +74,7 @@ class Backend(ABC):
             caches and adversaries that disturb them are for such backends.
         on_devices: The pool is hardware: ``MemorySpec.devices`` name its cards, it exists before a run and after it,
             ranks on other machines can join it, and a world on it has no pace.
-        maps_cards: What a rank stores to ``pool.cards`` with NumPy is a store of its host.
+        maps_cards: A rank's store to ``pool.cards`` with NumPy is a store of its host.
         shares_processes: Ranks of one host may read memory of each other's processes, where a communicator asks for it.
         passes: How often this machine moves a byte that a rank writes and another one reads.
     """

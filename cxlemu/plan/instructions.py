@@ -41,7 +41,7 @@ class Op(IntEnum):
 
 
 class Kind(IntEnum):
-    """What an operand names."""
+    """Kinds of memory that an operand names."""
 
     NONE = 0
     BUFFER = 1

@@ -49,7 +49,7 @@ class InHeap:
 
     @property
     def is_told(self) -> bool:
-        """Whether doorbells tell where each rank's arrays lie (`Flag.PLACES`)."""
+        """Whether doorbells carry the places of each rank's arrays (`Flag.PLACES`)."""
         return self.told or self.in_process
 
     def places(self, rank: int) -> tuple[int, int]:
@@ -105,7 +105,7 @@ RANK_ORDER, UNIFORM_ORDER = FOLD_ORDERS = ("rank", "uniform")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a plan computes. The machine does not interpret it; contracts do, and ranks compare it."""
+    """The computation of a plan. The machine does not interpret it; contracts do, and ranks compare it."""
 
     collective: str
     algorithm: str  # which algorithm and variant, such as "all" or "two_shot"
@@ -240,7 +240,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class RankPart:
-    """What one rank does: its buffers, its streams, and how many events these have."""
+    """The part of one rank: its buffers, its streams, and how many events these have."""
 
     rank: int
     buffers: tuple[Buffer, ...]

@@ -45,7 +45,7 @@ def fence() -> None:
 
 
 def invalidate(array: Any) -> None:
-    """Drop lines, so that later loads see what is in the pool now; call it after the load that says so.
+    """Drop lines, so that later loads see what is in the pool now; call it after the load that sees the flag.
 
     A line that this host has stored to is written back: never store to a line that another host writes.
     """

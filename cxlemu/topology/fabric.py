@@ -37,7 +37,7 @@ class Route(NamedTuple):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What equal routes of a topology have in common, and no others: the memories and the links' names."""
+        """A value that equal routes of a topology share, and no others: the memories and the links' names."""
         return (self.owner, self.group, *(link.name for link in self.links))
 
     @property

@@ -274,7 +274,7 @@ class Costs(Model):
 
     @property
     def observed_ns(self) -> int:
-        """What passes from the ringing of a doorbell until it is seen, beside its way and the load."""
+        """Time from the ringing of a doorbell until it is seen, without its transfer and the load."""
         return (self.doorbell_arrival_ns or 0) + (self.doorbell_observe_ns or 0)
 
 

@@ -73,7 +73,7 @@ class Topology(Parts):
                 takes precedence over a shipped topology.
 
         Raises:
-            ConfigError: There is no such topology, or its file is wrong; one sentence, ``FILE:LINE: KEY what is wrong
+            ConfigError: The topology does not exist, or its file is wrong; one sentence, ``FILE:LINE: KEY what is wrong
                 and what would be right``.
         """
         shipped, wanted = shipped_configs(), str(path_or_name)

@@ -52,7 +52,7 @@ def launch(
         main: The function that every rank runs with its `RankContext`. For processes, ``main``, its result and its
             messages must be picklable.
         ranks: Number of ranks, at least 1.
-        topology: A topology, or the name or path of a config; by default "six-cards", or what the devices are.
+        topology: A topology, or the name or path of a config; by default "six-cards", or the devices' own.
         memory: The backend and its options, or its name; by default a pool without coherence in its worst case, in
             which nothing leaves a cache by itself. ``cxlemu.memory.BACKENDS`` names the backends.
         how: Whether ranks are threads of this process or processes.

@@ -78,7 +78,7 @@ def run(
 ) -> None:
     """Run programs, and print and write what was found, as the command's flags say.
 
-    The command exits with the code that its help tells.
+    The command exits with the code that its help states.
     """
     check_outputs(sarif, html, litmus)
     reasons = read_suppressions(suppressions) if suppressions is not None else []

@@ -36,7 +36,7 @@ OWN_CODE_S = 2.0  # after its budget, a search looks at the clock only when the 
 def run(ctx: click.Context, asked: ExploreFlags) -> None:
     """Search a program, and print and write the result, as the command's flags say.
 
-    The command exits with the code that its help tells.
+    The command exits with the code that its help states.
     """
     ranks = asked.ranks
     chosen, budget = parse(asked.strategy), Budget(asked.budget_states, asked.budget_s, asked.budget_bytes)

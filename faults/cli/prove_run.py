@@ -53,7 +53,7 @@ T = TypeVar("T")
 def run(ctx: click.Context, asked: ProveFlags) -> None:
     """Prove plans, and print and write the result, as the command's flags say.
 
-    The command exits with the code that its help tells.
+    The command exits with the code that its help states.
     """
     ranks = asked.ranks
     budget = _Budget(asked.budget_s)

@@ -52,7 +52,7 @@ def Flush(word: str, *, keep: bool = False) -> ProtocolOperation:
 
 
 def Fence() -> ProtocolOperation:
-    """Wait until what this rank posted is in the pool, and what it flushed has left the cache.
+    """Wait until all lines that this rank posted are in the pool, and all that it flushed have left the cache.
 
     A write-back that was under way when this rank flushed its line is waited for, no matter which rank posted it.
     """

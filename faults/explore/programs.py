@@ -96,7 +96,7 @@ class RankProtocol:
 
     @property
     def judges(self) -> bool:
-        """Whether the protocol says what is right: by assertions, exceptions or ``final``."""
+        """Whether the protocol decides about executions: by assertions, exceptions or ``final``."""
         return self.final is not None or asserts(self.function)
 
     def judge(self, memory: Mapping[str, int], results: Sequence[Any]) -> str:

@@ -106,7 +106,7 @@ Effect = Callable[[Injection, int, Fault, InstructionPlace], None]
 
 
 class Requirement(Enum):
-    """What a run must do when a fault has come; faults/inject/model.py says what each means."""
+    """The duty of a run after a fault; faults/inject/model.py defines each."""
 
     SURVIVE = "survive"
     DETECT = "detect"

@@ -61,7 +61,7 @@ def known_backend(name: str) -> str:
 
 
 class Scenario(Model):
-    """What runs and what happens to it. A scenario is immutable; equal scenarios that run in turns end equally."""
+    """A run, and its faults. A scenario is immutable; equal scenarios that run in turns end equally."""
 
     collective: str = Field(description="one of the collectives, or barrier")
     variant: str = Field(default="aggregate", description="one of its variants")

@@ -77,7 +77,7 @@ def prove_calls(
     mapped: bool = False,
     obliges: bool = False,
 ) -> Proof:
-    """Prove that consecutive calls are right in every interleaving; UNKNOWN names what the prover cannot do."""
+    """Prove that consecutive calls are right in every interleaving; UNKNOWN names the prover's limit."""
     began, mask = time.monotonic(), mask_of(without)
     layout = _layout(plans)
     kinds = list({id(plan): plan for plan in plans}.values())

@@ -37,7 +37,7 @@ def prove(
     without: Collection[str] = frozenset(),
     progress: Progress | None = None,
 ) -> Proof:
-    """Prove a plan in all executions, whatever calls surround it; return the first proof that is not OK, else the
+    """Prove a plan in all executions, among any other calls; return the first proof that is not OK, else the
     last."""
     todo = [
         (calls, mapped)

@@ -15,7 +15,7 @@ from faults.token import Token
 
 
 def replay(token: Token, algorithm: str | None = None) -> Replayed:
-    """Run what a token describes, here; ``algorithm`` is executed, and stands for the one that the token names."""
+    """Repeat a token's failure here; ``algorithm`` is executed, and stands for the one that the token names."""
     if token.kind not in REPLAYERS:
         known = ", ".join(REPLAYERS)
         raise TokenError(f"unknown kind of token {token.kind!r}, known are {known}: update cxlemu")

@@ -42,7 +42,7 @@ class Computed(NamedTuple):
 
 @dataclass(frozen=True)
 class Replay:
-    """What a workload's ranks did, in virtual time from 0."""
+    """The work of a workload's ranks, in virtual time from 0."""
 
     workload: ChakraWorkload
     calls: Sequence[Called]  # in the order of their begins

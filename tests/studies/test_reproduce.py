@@ -278,7 +278,7 @@ def _the_docs_have_this_table() -> None:
 def _the_docs_have_the_count_and_the_curve() -> None:
     text = " ".join((Path(__file__).parents[2] / "docs" / "published.md").read_text().split())
     near, predicted = hits(list(rows().values()))
-    assert f"Of {predicted} predicted figures {near} are within 15%" in text
+    assert f"{near} of {predicted} predicted figures are within 15%" in text
     for name, (size, _) in zip(("256 MiB", "1 GiB"), cccl.SWINGS.items(), strict=True):
         cells = [
             f"{100 * (time - 1):+.0f}%" if time > 1 else "best" for time in work().curve("all_gather", size).values()

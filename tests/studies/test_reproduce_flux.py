@@ -299,4 +299,4 @@ def test_the_page_has_the_models_figures() -> None:
     best = [f"{phase}: best speedup of a block" for phase in flux.SPEEDUPS]
     assert f"training, prefill, decoding {cells(*best)}" in text
     near, predicted = hits(work.rows)
-    assert f"Of {predicted} predicted figures {near} are within 15%" in " ".join(text.split())
+    assert f"{near} of {predicted} predicted figures are within 15%" in " ".join(text.split())

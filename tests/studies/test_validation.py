@@ -105,7 +105,7 @@ def test_the_page_has_the_models_figures() -> None:
         assert f": {its.source} ({its.date})" in said
     predicted = [row for row in study().rows if not row.measured.put_in]
     near = sum(not row.missed for row in predicted)
-    assert f"Of {len(predicted)} predicted figures {near} are within 15%" in said
+    assert f"{near} of {len(predicted)} predicted figures are within 15%" in said
     inside = [line.split(" | ")[3] for line in text.splitlines() if line.startswith("| ") and not line.endswith("* |")]
     assert f"and {inside.count('yes')} inside their intervals" in said
     assert inside.count("yes") + inside.count("no") == len(predicted)

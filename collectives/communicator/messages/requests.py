@@ -77,7 +77,7 @@ class Request(Unshared):
         status: The message's rank, tag and size, once it ended well.
         error: The error that ended it, if it failed.
         active: Whether no wait or test has yet said that it is done; waits for one of several skip it from then on.
-        waiter: What brings it to its end: its communicator's messages.
+        waiter: The part that completes it: its communicator's messages.
     """
 
     __slots__ = (
@@ -131,7 +131,7 @@ class Request(Unshared):
         Raises:
             TimeoutError: It has not ended after ``timeout_s``; it is still under way.
             TruncationError: The message did not fit the array.
-            RunError: What ended it; the communicator is revoked.
+            RunError: The error that ended it; the communicator is revoked.
         """
         timeout_s = None if timeout_s is None else seconds(timeout_s, "timeout_s")
         if not self.done:
@@ -155,7 +155,7 @@ class Request(Unshared):
         return self.done
 
     def poke(self) -> bool:
-        """Make progress without waiting, and return whether it is done, well or with an error, as if nobody asked."""
+        """Make progress without waiting, and return whether it is done, without marking it as seen."""
         if not self.done:
             self.waiter.poke(self)
         return self.done
@@ -172,7 +172,7 @@ class Request(Unshared):
     def add_done_callback(self, function: Callable[[Request], None]) -> None:
         """Call ``function(request)`` when the request is done, in the thread that finds it so; at once if it is.
 
-        What it raises goes to `threading.excepthook`: the thread may wait for something else.
+        Its exceptions go to `threading.excepthook`: the thread may wait for something else.
         """
         self._callbacks = [*(self._callbacks or ()), function]
         if self.done:
