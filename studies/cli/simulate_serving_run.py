@@ -229,7 +229,7 @@ def _complaints(
         runs = [outcome for outcome in outcomes if outcome.run.setup.place == place and place != "accelerator"]
         if runs and not any(its.from_store or its.run.setup.prefill for its in runs):
             complaints.append(
-                f"{place}: nothing was read from the store: the accelerators' memory had what came again."
+                f"{place}: nothing was read from the store: the accelerators' memory held all reused blocks."
             )
     for incident in incidents:
         if not any(incident in its.run.happened for its in outcomes):
