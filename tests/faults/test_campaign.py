@@ -270,7 +270,7 @@ def test_a_token_never_names_the_code_that_is_executed(tmp_path: Path) -> None:
     assert not (tmp_path / "executed").exists()
     assert "is not the file that failed: its contents differ" in cxlemu("replay", word, *own, code=1).output
     assert (tmp_path / "executed").exists()
-    file.write_text(TO_ONE_RANK.replace("elif b.rank == 1", "else"))
+    file.write_text(TO_ONE_RANK.replace("elif b.rank == (b.root + 1) % b.ranks", "else"))
     mended = cxlemu("replay", word, *own)
     assert mended.exit_code == 3
     assert f"not reproduced: {file}:mine is not the file that failed" in mended.output
