@@ -43,7 +43,6 @@ OTHER_MEANINGS = {
     ("collectives/cli/run_work.py", "all"): "--root all",
     ("cxlemu/cli/params.py", "all"): "-n all",
     ("faults/cli/prove_run.py", "all"): "--roots all",
-    ("faults/explore/leash.py", "line"): "a line of a traced Python file",
     ("faults/inject/fault.py", "line"): "a field of a fault",
 }
 

@@ -83,7 +83,7 @@ class Fault(Model):
                 takes = listed([*kind.needs, *kind.may]) or "nothing but a rank and when"
                 raise Misplaced((name,), f"does not apply to {self.kind}, which takes {takes}; leave it out")
             if not given and name in kind.needs:
-                raise Misplaced((name,), f"is missing: {self.kind} needs it, {Fault.model_fields[name].description}")
+                raise Misplaced((name,), f"is missing: {self.kind} needs it ({Fault.model_fields[name].description})")
         if self.line is not None and self.card is None:
             raise Misplaced(("card",), "is missing: a line is the line of a card")
         if self.lines is not None and self.line is None:

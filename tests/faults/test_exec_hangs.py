@@ -179,6 +179,7 @@ RIGHT = {  # name of a source and, where it has several commands, of what they d
     "queue": ("P send : P receive", "/dev/shm/queue"),
     "hash_table": ("P 0 : P 1", "/dev/shm/table"),
     "kv_index": ("P publish : P read", "/dev/shm/kv"),
+    "mirror": ("P write : P read :: P read", "/dev/shm/mirror"),
     "handover": ("P first : P second :: @0 P recover", "/dev/shm/handover"),
     "locks peterson": ("P peterson 0 2 : P peterson 1 2", "/dev/shm/locks"),
     "locks bakery": ("P bakery 0 2 : P bakery 1 2", "/dev/shm/locks"),

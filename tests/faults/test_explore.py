@@ -588,7 +588,7 @@ def test_a_program_that_does_something_else_each_time_is_refused() -> None:
         yield Store("x", time.monotonic_ns() % 2**31)
         yield Fence()
 
-    with pytest.raises(ArgumentError, match="takes other steps when it is given the same values"):
+    with pytest.raises(ArgumentError, match="takes different steps for the same values"):
         explored(changes)
 
 

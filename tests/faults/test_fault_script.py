@@ -68,7 +68,7 @@ FAULT = "faults:\n  - {kind: %s, rank: 1, when: {instruction: 1}%s}"
     ("a: &a 1\nb: *a", "script:2: not plain YAML: aliases are not allowed"),
     ("seed: !!python/object:os.system 1", "script:1: not plain YAML: tags are not allowed"),
     (FAULT % ("poisn", ""), "script:2: faults[0].kind is 'poisn', but there is no such fault; did you mean poison?"),
-    (FAULT % ("stall", ""), "script:2: faults[0].seconds is missing: stall needs it, for how long"),
+    (FAULT % ("stall", ""), "script:2: faults[0].seconds is missing: stall needs it (duration)"),
     (
         FAULT % ("stall", ", seconds: -1"),
         "script:2: faults[0].seconds is -1 but should be greater than or equal to 0.000000001",

@@ -17,8 +17,9 @@ def cxlemu(
     *words: object, code: int | None = None, columns: int | None = None, stdin: str | None = None, **settings: Any
 ) -> Result:
     """Run a command; it exits with ``code``, if one is given."""
-    environment = None if columns is None else {"COLUMNS": str(columns)}
-    result = CliRunner().invoke(main, [str(word) for word in words], input=stdin, env=environment, **settings)
+    if columns is not None:
+        settings["env"] = {"COLUMNS": str(columns)}
+    result = CliRunner().invoke(main, [str(word) for word in words], input=stdin, **settings)
     assert code is None or result.exit_code == code, result.output
     return result
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-import cxlemu.cli
+from cxlemu.cli import VerbGroup
 from tests.helpers.commands import cxlemu
 from tests.helpers.tiers import PATIENT_S
 
@@ -38,7 +38,7 @@ def unexpected(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     def command() -> None:
         raise error
 
-    monkeypatch.setattr(cxlemu.cli.VerbGroup, "get_command", lambda *given: command)
+    monkeypatch.setattr(VerbGroup, "get_command", lambda *given: command)
     return error, sentence
 
 

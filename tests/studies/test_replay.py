@@ -232,7 +232,7 @@ def test_an_accelerator_takes_the_longer_of_computing_and_moving(tmp_path: Path)
     computing = flops / (h100.peak_flop_per_s("bf16") * h100.gemm_efficiency) * 1e9
     assert times == [round(computing), round(nbytes / h100.memory_bytes_per_s * 1e9), 5000]
     assert replayed(tmp_path, nodes).time_ns == 15_000
-    with pytest.raises(ArgumentError, match=r"node 0 of rank 0 says how much .* give --accelerator"):
+    with pytest.raises(ArgumentError, match=r"node 0 of rank 0 has operations, but no time: give --accelerator"):
         replayed(tmp_path, [comp(0, 0, num_ops=3)])
 
 
