@@ -154,9 +154,7 @@ class EverySearch(Generic[Ran]):
             ways = [its.actor for its in lead if isinstance(its.actor, tuple) and its.actor[0] == EVICT]
             gone = not made.issuperset(ways)  # of a line that left where all threads waited, which they do not here
             if gone or not all(map(RunEvent.same_as, begun, events)) or not _begins(events, offset, chosen):
-                # A line that is not there cannot leave, and a damaged one cannot be fetched.
-                moves = (EVICT, FETCH) if any(its.damages for its in begun) else (EVICT,)
-                cannot = gone or (isinstance(chosen, tuple) and chosen[0] in moves)
+                cannot = gone or _may_be_impossible(chosen, begun)
                 self.strayed += not cannot
                 self.repeated += cannot
                 return result
@@ -176,8 +174,10 @@ class EverySearch(Generic[Ran]):
             self.places.append(place)
             if ahead:
                 (first, *place.todo), ahead = ahead, ahead[0].behind
-                self.strayed += not _begins(events, k, first.actor)
-                if events[k].actor != first.actor:  # a move that its step needs
+                if not _begins(events, k, first.actor):
+                    self.strayed += not _may_be_impossible(first.actor, events[:k])
+                    ahead = []
+                elif events[k].actor != first.actor:  # a move that its step needs
                     ahead = [first]
             if events[k].actor in place.asleep:
                 place.event = None
@@ -379,6 +379,12 @@ def _begins(events: Sequence[RunEvent], offset: int, actor: Actor) -> bool:
         return False
     event = events[offset]
     return event.actor == actor or (event.waits_for is not None and event.waits_for[0] == actor)
+
+
+def _may_be_impossible(actor: Actor, before: Sequence[RunEvent]) -> bool:
+    """Say whether it is a move that there need not be: of a line that has left, or a fetch of a damaged one."""
+    moves = (EVICT, FETCH) if any(event.damages for event in before) else (EVICT,)
+    return isinstance(actor, tuple) and actor[0] in moves
 
 
 def turns_of(events: Sequence[RunEvent], chosen: Actor | None = None) -> Turns:
