@@ -152,7 +152,7 @@ def test_a_right_program_is_ok_in_every_interleaving(name: str) -> None:
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
     assert told["verdict"] == "ok" and told["every"]["undecided"] == []
-    assert told["every"]["executions"] > 2
+    assert told["every"]["executions"] > 1  # its hosts take turns: kv_index has two
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
