@@ -62,7 +62,7 @@ ROWS = [
         3,
         "the step takes no longer: it needs none of",
     ),
-    (f"simulate --algorithm {OWN} -n 3 -b 1K -e 1K --against laptop", 0, "is simulated on six-cards alone, the others"),
+    (f"simulate --algorithm {OWN} -n 3 -b 1K -e 1K --against laptop", 0, "is simulated on six-cards alone, others"),
     # an algorithm that is not called
     (f"run --algorithm {OWN} -n 1", 2, "a call of one rank is a copy, and"),
     (f"simulate --algorithm {OWN} -n 1", 2, "is not called: give 2 ranks or more"),

@@ -106,7 +106,7 @@ def run(ctx: click.Context, asked: SimulateFlags) -> None:
     notes = _notes(topology, ranks, flat=asked.variant == AUTO) if asked.space is None else []
     notes += [note for other, _ in others for note in _notes(other, ranks)]
     if others and what.source is not None:
-        notes.append(f"--against: {what.source} is simulated on {topology.name} alone, the others take their best variant")
+        notes.append(f"--against: {what.source} is simulated on {topology.name} alone, others take their best variant")
     for note in (*notes, *left_out):
         print_wrapped(out, f"# note     {note}", "yellow", indent="#          ")
     rows: list[Simulated] = []
