@@ -65,6 +65,11 @@ def test_nor_does_it_in_others(litmus: Path) -> None:
     assert agree(litmus, takewhile(lambda seed: seed < first + 5 or time.monotonic() < ends, count(first))) > 0
 
 
+def test_a_line_that_only_a_round_left_out_has_fetched_does_not_leave(litmus: Path) -> None:
+    """An eviction without its fetch would lead the next run astray."""
+    assert agree(litmus, [245]) == 1
+
+
 def test_a_look_at_what_keeps_a_host_waiting_may_have_come_earlier(litmus: Path) -> None:
     found, executions = verdicts(setting(litmus, "g:0:1 : z:0"))
     assert {ending for _, ending, _ in found} == {RunEnding.ENDED, RunEnding.NO_PROGRESS} and executions == 2

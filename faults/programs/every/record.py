@@ -106,6 +106,7 @@ class _Reader:
         self._flushed: dict[int, set[Line]] = {}  # by thread, since its last fence
         self._lingering: dict[int, set[Line]] = {}  # since its last full fence
         self._pending: set[tuple[int, int, int]] = set()  # hosts and lines
+        self._in_rounds: set[tuple[int, int, int]] = set()  # hosts and lines that only a round left out has fetched
         self._left = _LeftLines()
         self._dead: set[int] = set()  # threads of a host that has crashed
         self._events: list[RunEvent] = []
@@ -209,6 +210,7 @@ class _Reader:
             return
         if number in self._in_cycle:
             self._note_flushes(owner, entries)
+            self._in_rounds |= {(m.host, m.pool, m.line) for m in moves if m.kind in (_MOVE_FETCH, _MOVE_FETCH_POSTED)}
             return
         ordinal = ordinals[owner] = ordinals.get(owner, -1) + 1
         event = RunEvent(owner, self._hosts.get(owner, 0), number=number)
@@ -244,6 +246,7 @@ class _Reader:
         offset = (entry.host, entry.pool, entry.line)
         if entry.kind in (_MOVE_FETCH, _MOVE_FETCH_POSTED):
             posted = lines if entry.kind == _MOVE_FETCH_POSTED else NO_LINES
+            self._in_rounds.discard(offset)
             yield RunEvent((FETCH, *offset), entry.host, fetched=lines, cached=lines, posted=posted, number=number)
         elif entry.kind in (_MOVE_LAND, _MOVE_LOST):
             yield RunEvent((LAND, *offset), entry.host, arrived=lines, posted=lines, number=number, stores=True)
@@ -251,6 +254,8 @@ class _Reader:
             yield RunEvent(
                 (EVICT, *offset), entry.host, arrived=lines, cached=lines, posted=lines, number=number, stores=True
             )
+        elif entry.kind == _MOVE_DROP and offset in self._in_rounds:
+            self._in_rounds.discard(offset)  # in the events that are left the line is not there to leave
         elif entry.kind == _MOVE_DROP and not (self._events and self._events[-1].number == number):
             yield RunEvent((EVICT, *offset), entry.host, cached=lines, number=number, stores=True)
 
