@@ -144,7 +144,11 @@ class Communicator(Member):
             key: Tells communicators of the same members apart, where they are made in no agreed order.
             region_bytes: The size of the ring in bytes; larger messages take several rounds.
             heap_bytes: Each rank's part of `heap` in bytes (default: a third of the ring).
-            deadline_s, engine, integrity, paced, transport: As for `world`.
+            deadline_s: As for `world`.
+            engine: As for `world`.
+            integrity: As for `world`.
+            paced: As for `world`.
+            transport: As for `world`.
 
         Returns:
             The communicator, whose doorbells all members have cleared.

@@ -74,6 +74,12 @@ def test_what_is_seen_is_what_the_model_allows(litmus: Path, name: str) -> None:
     assert 0 < its.faults < its.executions
 
 
+def test_a_load_that_fails_is_tried_on_both_sides_of_what_arrives(litmus: Path) -> None:
+    found, its = search(litmus, "e l:0 : e g:0:3 :: e l:0", "poison")
+    assert found == {"0  0", "0 e 0", "3  3", "e  3", "e  e", "e e e"}
+    assert its.executions == 8
+
+
 def generated(seed: int) -> str:
     draw = random.Random(seed)
     first = ["s:0:1", "s:0:1 f:0", "s:0:1 f:0 x", "g:0:3", "n:0:2", "l:0", "l:0 i:0", "g:64:4"]
