@@ -19,9 +19,8 @@ from faults.programs.turns import CRASH, LOSE, POISON
 EVICT, FETCH, LAND = range(3)  # enum action of cxlemu/native/adversary.h
 
 Line = tuple[int, int]  # a pool and its line
-Move = tuple[
-    int, int, int, int
-]  # EVICT, FETCH or LAND; host, pool, line. Or CRASH, host, 0, 0; POISON, 0, pool, line; LOSE, 0, pool, 0
+# EVICT, FETCH or LAND; host, pool, line. Or CRASH, host, 0, 0; POISON, 0, pool, line; LOSE, 0, pool, 0.
+Move = tuple[int, int, int, int]
 Actor = int | Move  # who makes an event: a thread, or the cache of a host with one of its lines
 NO_LINES: frozenset[Line] = frozenset()
 

@@ -26,8 +26,8 @@ enum status image_touch(mover by, pool_lines lines, bool dirty, int64_t *broken)
 /* Flush a line: post it where it is dirty. Without `keep` it leaves the cache at the fence. */
 void image_flush(mover by, int pool, int64_t line, bool keep);
 
-/* Return the end of the run of lines, from the first on, that are in one state, with all stores reported: they may move at once. There
- * is none where somebody has to see each line move by itself. */
+/* Return the end of the run of lines, from the first on, that are in one state, with all stores reported: they may move at
+ * once. There is none where somebody has to see each line move by itself. */
 int64_t image_run(int host, pool_lines lines, uint8_t state, uint8_t pending);
 
 /* Flush such a run of dirty lines, of which nothing is pending. */

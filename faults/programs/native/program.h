@@ -1,6 +1,6 @@
 /* Runs programs that others wrote on the emulated pool: the interfaces inside the library that `cxlemu exec` preloads.
  *
- *     the program ── accesses ──> events.c ── turn.c: whose step is it?
+ *     the program ── accesses ──> events.c ── steps.c ── turn.c: whose step is it?
  *                                    │──── image.c: the host's cache, moved line by line (cxlemu/native/cache.c)
  *                                    └──── program_watcher: what the checker sees, in the order of the trace
  *

@@ -78,6 +78,9 @@ typedef struct {
     int64_t offset, nbytes;
 } pool_range;
 bool range_in_pool(const void *at, size_t nbytes, pool_range *found);
+static inline pool_lines range_lines(const pool_range *r) {
+    return (pool_lines){r->pool, r->offset / LINE_BYTES, (r->offset + r->nbytes + LINE_BYTES - 1) / LINE_BYTES};
+}
 
 /* How many bytes of a range lie in one mapping: a program may map a pool twice, side by side. */
 size_t in_one_mapping(const void *at, size_t nbytes);
@@ -120,9 +123,16 @@ void process_ends_with(int status); /* note the exit status, before the process'
 void self_forget(void); /* after fork, in the child */
 program_self *self_here(void); /* joins this thread if its process has joined */
 
-/* A step of any kind: it begins when this thread has the turn, which it keeps after the end, up to its next step. */
+/* steps.c. A step of any kind: it begins when this thread has the turn, which it keeps after the end, up to its next step. */
 bool step_begin(program_self *me);
+/* The same of a known kind, which quiet.c and cycle.c look at. */
+bool step_begins(program_self *me, int kind, int what, const pool_range *r);
+void step_counts(program_self *me, uint64_t at); /* count a step whose turn has come, and do what comes before it */
+uint64_t step_place(int kind, const pool_range *r); /* where a step is taken, as cycle.c compares it */
+void step_mix(const program_step *s, uint64_t bytes); /* into the hash of the trace */
+uint64_t step_digest(const uint8_t *bytes, int64_t nbytes);
 void step_end(program_self *me);
+program_site step_site(program_self *me, const void *pc);
 program_step step_of(const program_self *me, int kind, const pool_range *range, const void *pc);
 bool step_of_operation(program_self *me, int part); /* begins a step in which an operation begins (1) or ends (2) */
 void step_other(program_self *me, int kind, int other, const pool_range *range, const void *pc);
