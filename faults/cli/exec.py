@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
-from cxlemu.cli.vocabulary import SecondsParam, option
-from cxlemu.errors import ArgumentError
+from cxlemu.cli.options import Flags, argument, concept, flag, taking
+from cxlemu.cli.vocabulary import SecondsParam
 
 
 class Places(click.ParamType):  # type: ignore[type-arg]  # generic only in the newest click
@@ -53,105 +52,146 @@ class DamagePlace(Places):
         return super().convert(value, param, ctx)
 
 
+class ExecFlags(Flags):
+    pools: tuple[str, ...] = flag(
+        "--pool",
+        multiple=True,
+        callback=None,
+        metavar="PATH[=SIZE|=FILE]",
+        help="Path under which programs open a pool.",
+    )
+    hosts: int = flag("--hosts", type=click.IntRange(1, 16), default=2, help="Number of emulated hosts.")
+    seeds: int = flag(
+        "--seeds", type=click.IntRange(0), default=10, help="Number of runs in which caches move lines at random."
+    )
+    seed: int | None = flag("--seed", type=click.IntRange(0, (1 << 63) - 1), help="Make one run, with this seed.")
+    replay: str | None = flag(
+        "--replay", metavar="TOKEN", help="Repeat the run of a token; @FILE reads the token from a file."
+    )
+    worst_case: bool | None = flag(
+        "--worst-case/--no-worst-case", default=None, help="Also make, or omit, runs in which no line moves by itself."
+    )
+    check: bool = flag("--check/--no-check", default=True, help="Check every access for missing steps.")
+    coherent: tuple[str, ...] = flag(
+        "--coherent",
+        multiple=True,
+        callback=None,
+        metavar="[POOL:]OFFSET+SIZE|all",
+        help="Keep caches coherent between hosts in this range, as CXL 3 can: locked instructions work across hosts "
+        "there.",
+    )
+    dma_writes: str = flag(
+        "--dma-writes",
+        type=click.Choice(["cache", "memory"]),
+        default="cache",
+        help="Let copies by devices (cxl_device_copy) go to their host's cache, or past it.",
+    )
+    free: bool = flag(
+        "--free", is_flag=True, help="Run threads in parallel instead of one step at a time; runs cannot be replayed."
+    )
+    every: bool = flag(
+        "--every", is_flag=True, help="Make a run for every interleaving of steps that other hosts can observe."
+    )
+    preemptions: int | None = flag(
+        "--preemptions",
+        type=click.IntRange(0),
+        help="With --every: only interleavings with at most this many preemptions.",
+    )
+    evictions: int | None = flag(
+        "--evictions",
+        type=click.IntRange(0, 1),
+        help="With --every: number of lines that leave a cache by chance in an execution.  [default: 0]",
+    )
+    budget_s: float | None = concept(
+        "budget", help="With --every, --crash every and the like: limit for the whole search.  [default: 60s]"
+    )
+    resume: Path | None = flag(
+        "--resume",
+        type=click.Path(path_type=Path),
+        help="With --every: journal file; the search adds its coverage, and continues from it.",
+    )
+    keep_going: bool = flag("--keep-going", is_flag=True, help="Continue with the other runs after one fails.")
+    shrink_s: float = flag(
+        "--shrink",
+        type=SecondsParam(),
+        metavar="TIME",
+        default=20.0,
+        show_default=False,
+        help="Time for shortening the failing schedule.  [default: 20s]",
+    )
+    no_shrink: bool = flag("--no-shrink", is_flag=True, help="Leave the failing schedule as it is.")
+    crash: tuple[int | None, int | None] | None = flag(
+        "--crash",
+        type=CrashPlace("HOST@STEP, HOST@every or every", 2),
+        metavar="HOST@STEP|every",
+        help="Kill HOST and lose its cache at a step; at every step, of one or all hosts, before the last stage.",
+    )
+    link_down: tuple[int, int] | None = flag(
+        "--link-down",
+        type=Places("HOST@STEP", 2),
+        metavar="HOST@STEP",
+        help="Take the link of HOST down, at a step.",
+    )
+    poison: tuple[int, int, int] | tuple[()] | None = flag(
+        "--poison",
+        type=DamagePlace("[POOL:]OFFSET@STEP or every", 3),
+        metavar="[POOL:]OFFSET@STEP|every",
+        help="Poison the line at OFFSET, at a step; each line, at each step before the last stage.",
+    )
+    lose_card: tuple[int, int] | tuple[()] | None = flag(
+        "--lose-card",
+        type=DamagePlace("POOL@STEP or every", 2),
+        metavar="POOL@STEP|every",
+        help="Lose the memory of POOL, at a step; of each, at each step before the last stage.",
+    )
+    deadline_s: float = concept("deadline", default=60.0, help="Limit for each run.")
+    steps: int = flag(
+        "--steps",
+        type=click.IntRange(16, 10**12),
+        default=25_000,
+        help="Number of steps without a store before threads are examined for a cycle.",
+    )
+    error_exitcode: int = flag(
+        "--error-exitcode", type=click.IntRange(1, 255), default=1, help="Exit code for a mistake."
+    )
+    json_file: Path | None = concept("json")
+    sarif: Path | None = flag(
+        "--sarif", type=click.Path(path_type=Path), help="Write findings as SARIF, for editors and code hosts."
+    )
+    html: Path | None = flag(
+        "--html", type=click.Path(path_type=Path), help="Write a page with a picture of each finding."
+    )
+    litmus: Path | None = flag(
+        "--litmus", type=click.Path(path_type=Path), help="Write findings as litmus tests to a folder."
+    )
+    suppressions: Path | None = flag(
+        "--suppressions", type=click.Path(path_type=Path), help="File of accepted findings, each with a reason."
+    )
+    words: tuple[str, ...] = argument(
+        nargs=-1,
+        required=True,
+        callback=None,
+        type=click.UNPROCESSED,
+        metavar="-- COMMAND [: COMMAND]... [:: ...]",
+    )
+
+    @property
+    def crash_place(self) -> tuple[int, int] | None:
+        """The crash that was asked for, unless a search makes all of them."""
+        host, step = self.crash or (None, None)
+        return None if host is None or step is None else (host, step)
+
+    @property
+    def breaks(self) -> str | None:
+        """The flag of what breaks at every place."""
+        if self.crash and self.crash[1] is None:
+            return "--crash"
+        return "--poison" if self.poison == () else "--lose-card" if self.lose_card == () else None
+
+
 @click.command()
-@click.option(
-    "--pool", "pools", multiple=True, metavar="PATH[=SIZE|=FILE]", help="Path under which programs open a pool."
-)
-@click.option("--hosts", type=click.IntRange(1, 16), default=2, show_default=True, help="Number of emulated hosts.")
-@click.option(
-    "--seeds",
-    type=click.IntRange(0),
-    default=10,
-    show_default=True,
-    help="Number of runs in which caches move lines at random.",
-)
-@click.option("--seed", type=click.IntRange(0, (1 << 63) - 1), help="Make one run, with this seed.")
-@click.option("--replay", metavar="TOKEN", help="Repeat the run of a token; @FILE reads the token from a file.")
-@click.option(
-    "--worst-case/--no-worst-case", default=None, help="Also make, or omit, runs in which no line moves by itself."
-)
-@click.option("--check/--no-check", default=True, show_default=True, help="Check every access for missing steps.")
-@click.option(
-    "--coherent",
-    multiple=True,
-    metavar="[POOL:]OFFSET+SIZE|all",
-    help="Keep caches coherent between hosts in this range, as CXL 3 can: locked instructions work across hosts there.",
-)
-@click.option(
-    "--dma-writes",
-    type=click.Choice(["cache", "memory"]),
-    default="cache",
-    show_default=True,
-    help="Let copies by devices (cxl_device_copy) go to their host's cache, or past it.",
-)
-@click.option(
-    "--free", is_flag=True, help="Run threads in parallel instead of one step at a time; runs cannot be replayed."
-)
-@click.option("--every", is_flag=True, help="Make a run for every interleaving of steps that other hosts can observe.")
-@click.option(
-    "--preemptions", type=click.IntRange(0), help="With --every: only interleavings with at most this many preemptions."
-)
-@click.option(
-    "--evictions",
-    type=click.IntRange(0, 1),
-    help="With --every: number of lines that leave a cache by chance in an execution.  [default: 0]",
-)
-@option("budget", help="With --every, --crash every and the like: limit for the whole search.  [default: 60s]")
-@click.option(
-    "--resume",
-    type=click.Path(path_type=Path),
-    help="With --every: journal file; the search adds its coverage, and continues from it.",
-)
-@click.option("--keep-going", is_flag=True, help="Continue with the other runs after one fails.")
-@click.option(
-    "--shrink",
-    "shrink_s",
-    type=SecondsParam(),
-    metavar="TIME",
-    default=20.0,
-    help="Time for shortening the failing schedule.  [default: 20s]",
-)
-@click.option("--no-shrink", is_flag=True, help="Leave the failing schedule as it is.")
-@click.option(
-    "--crash",
-    type=CrashPlace("HOST@STEP, HOST@every or every", 2),
-    metavar="HOST@STEP|every",
-    help="Kill HOST and lose its cache at a step; at every step, of one or all hosts, before the last stage.",
-)
-@click.option(
-    "--link-down", type=Places("HOST@STEP", 2), metavar="HOST@STEP", help="Take the link of HOST down, at a step."
-)
-@click.option(
-    "--poison",
-    type=DamagePlace("[POOL:]OFFSET@STEP or every", 3),
-    metavar="[POOL:]OFFSET@STEP|every",
-    help="Poison the line at OFFSET, at a step; each line, at each step before the last stage.",
-)
-@click.option(
-    "--lose-card",
-    type=DamagePlace("POOL@STEP or every", 2),
-    metavar="POOL@STEP|every",
-    help="Lose the memory of POOL, at a step; of each, at each step before the last stage.",
-)
-@option("deadline", default=60.0, show_default=True, help="Limit for each run.")
-@click.option(
-    "--steps",
-    type=click.IntRange(16, 10**12),
-    default=25_000,
-    show_default=True,
-    help="Number of steps without a store before threads are examined for a cycle.",
-)
-@click.option(
-    "--error-exitcode", type=click.IntRange(1, 255), default=1, show_default=True, help="Exit code for a mistake."
-)
-@option("json")
-@click.option("--sarif", type=click.Path(path_type=Path), help="Write findings as SARIF, for editors and code hosts.")
-@click.option("--html", type=click.Path(path_type=Path), help="Write a page with a picture of each finding.")
-@click.option("--litmus", type=click.Path(path_type=Path), help="Write findings as litmus tests to a folder.")
-@click.option("--suppressions", type=click.Path(path_type=Path), help="File of accepted findings, each with a reason.")
-@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND [: COMMAND]... [:: ...]")
-@click.pass_context
-def command(ctx: click.Context, /, **flags: Any) -> None:
+@taking(ExecFlags, work="exec_run:run")
+def command() -> None:
     """Run programs on emulated hosts without coherent caches, on a pool that they open by its path.
 
     `:` separates commands that run side by side; `::` starts the next ones after all before have ended. The first
@@ -177,12 +217,3 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     passed, no program touched a pool, a requested fault never happened, a search did not finish, or the programs no
     longer do what the token's did. The last line states what was not judged.
     """
-    from faults.cli.exec_crashes import crashes
-    from faults.cli.exec_every import every
-    from faults.cli.exec_run import run
-
-    if flags.pop("no_shrink"):
-        if ctx.get_parameter_source("shrink_s") is ParameterSource.COMMANDLINE:
-            raise ArgumentError("--shrink and --no-shrink exclude each other: leave one of them out")
-        flags["shrink_s"] = 0.0
-    run(ctx, every, crashes, **flags)

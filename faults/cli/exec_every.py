@@ -1,121 +1,164 @@
-"""``cxlemu exec --every``: what a search over all interleavings has come to."""
+"""``cxlemu exec --every``, and ``--crash``, ``--poison`` or ``--lose-card every``: what searches have come to."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NoReturn, TypeVar
 
 import click
-from rich.console import Console
 
-from cxlemu.cli.console import print_wrapped
-from cxlemu.cli.output import write_json
 from cxlemu.cli.progress import counting
 from cxlemu.signals import stops_exit
-from faults.cli.exec_report import write_outputs
-from faults.cli.exec_run import document, shorten, tell
-from faults.programs.crashes import crash_sentence, fewer_losses
-from faults.programs.damage import where_damaged
+from faults.cli.exec_report import ExecReport
+from faults.programs.crashes import CrashCoverage, crash_everywhere, crash_sentence, fewer_losses
+from faults.programs.damage import DamageCoverage, damage_everywhere, where_damaged
 from faults.programs.every.explore import EveryCoverage, EveryLimits, explore
-from faults.programs.judge import again, report_of
-from faults.programs.reports import ProgramReport, as_json
 from faults.programs.result import ExecSetting, RunChoice, RunResult
 from faults.programs.run import run
-from faults.programs.suppressions import Suppression
 from faults.programs.turns import crash_in, damage_in
 from faults.programs.unjudged import not_judged
-from faults.programs.words import repeats, text, unused, wrapped
+
+NAMES = {"--crash": "crash", "--poison": "poisoned line", "--lose-card": "lost card"}  # by the flag of what breaks
+
+Coverage = TypeVar("Coverage", EveryCoverage, CrashCoverage)
 
 
 def every(
-    ctx: click.Context,
-    out: Console,
-    setting: ExecSetting,
-    limits: EveryLimits,
-    words: Sequence[str],
-    reasons: Sequence[Suppression],
-    *,
-    shrink_s: float,
-    error_exitcode: int,
-    json_file: Path | None,
-    outputs: tuple[Path | None, Path | None, Path | None],
-    resume: Path | None,
-) -> None:
-    """EverySearch, print and write what was found, and exit with the code that the help of the command tells."""
-    covered = EveryCoverage(limits)
-    try:
-        with stops_exit(), closing(explore(setting, limits, reasons, resume)) as runs:
-            for _, so_far in counting(runs, "executions", out=out):
-                covered = so_far
-            failed = covered.failed and _repeatable(out, setting, covered.failed, shrink_s)
-    except (KeyboardInterrupt, SystemExit):
-        covered.undecided["it was interrupted"] = None
-        _summary(out, covered)
-        raise
+    ctx: click.Context, report: ExecReport, setting: ExecSetting, limits: EveryLimits, resume: Path | None
+) -> NoReturn:
+    """Make a run for every interleaving, and end the verb with what was found."""
+    runs = explore(setting, limits, report.reasons, resume)
+    covered, failed = _search(
+        report, EveryCoverage(limits), runs, "executions", lambda failed, _: _repeatable(report, setting, failed)
+    )
     search = {
         "preemptions": limits.preemptions,
         "evictions": limits.evictions,
         "crashes": {"hosts": list(limits.crashes), "executions": covered.faults} if limits.crashes else None,
         "damage": limits.damage and {"what": limits.damage, "executions": covered.faults, "met": covered.met},
         "executions": covered.executions,
-        "runs": covered.runs,
-        "steps": covered.steps,
-        "undecided": list(covered.undecided),
     }
-    shown = [failed if result is covered.failed and failed else result for result in covered.shown]
-    report = show(out, setting, shown, failed, "the same interleaving", words, reasons)
+    sentences = []
     if failed and (crash := crash_in(failed.turns)):
-        out.print(wrapped(crash_sentence(failed, *crash), more="  "), markup=False)
+        sentences.append(crash_sentence(failed, *crash))
     if failed and (damage := damage_in(failed.turns)):
-        where = where_damaged(limits.damage or "", damage.pool, damage.line, damage.step)
-        out.print(wrapped(where, more="  "), markup=False)
-    _summary(out, covered)
-    out.print(wrapped(not_judged(replace(setting, every=True), shown, report, ()), more="  "), markup=False)
-    fields = document(covered.verdict, setting, shown, failed)
-    write_json(json_file, fields | {"every": search, "found": as_json(report)})
-    write_outputs(report, " ".join(words), *outputs)
-    click.echo(unused(report), err=True, nl=False)
-    ctx.exit(error_exitcode if covered.failed else covered.verdict.exit_code)
+        sentences.append(where_damaged(limits.damage or "", damage.pool, damage.line, damage.step))
+    _end(ctx, report, setting, covered, failed, "the same interleaving", sentences, "every", search)
 
 
-def show(
-    out: Console,
+def crashes(
+    ctx: click.Context,
+    report: ExecReport,
     setting: ExecSetting,
-    shown: Sequence[RunResult],
+    breaks: str,
+    hosts: Sequence[int],
+    budget_s: float,
+) -> NoReturn:
+    """Make a run for each place where something can break, and end the verb with what was found.
+
+    Args:
+        breaks: The flag of what breaks.
+        hosts: Those that crash, one in each run.
+    """
+    begun: CrashCoverage
+    if breaks == "--crash":
+        begun = CrashCoverage(hosts, budget_s)
+        runs = crash_everywhere(setting, hosts, budget_s, report.reasons)
+    else:
+        what = "poison" if breaks == "--poison" else "lose"
+        begun = DamageCoverage(hosts, budget_s, what=what)
+        runs = damage_everywhere(setting, what, budget_s, report.reasons)
+    covered, failed = _search(
+        report,
+        begun,
+        runs,
+        "crashes" if breaks == "--crash" else "runs",
+        lambda failed, covered: report.shorten(replace(setting, **covered.broken), failed),  # type: ignore[arg-type]
+    )
+    setting = replace(setting, **covered.broken)  # type: ignore[arg-type]
+    crash = covered.broken.get("crash")
+    sentences = [crash_sentence(failed, crash[0], crash[1])] if failed and crash else []
+    key = "damage" if isinstance(covered, DamageCoverage) else "crashes"
+    _end(ctx, report, setting, covered, failed, f"the same {NAMES[breaks]}", sentences, key, _document(covered))
+
+
+def _search(
+    report: ExecReport,
+    covered: Coverage,
+    runs: Generator[tuple[RunResult, Coverage], None, None],
+    what: str,
+    smaller: Callable[[RunResult, Coverage], RunResult],
+) -> tuple[Coverage, RunResult | None]:
+    """Make all runs; return what they came to, and the smallest that fails. An interrupt prints what was covered."""
+    failed = None
+    try:
+        with stops_exit(), closing(runs):
+            for _, so_far in counting(runs, what, out=report.out):
+                covered = so_far
+            if covered.failed:
+                failed = smaller(covered.failed, covered)
+    except (KeyboardInterrupt, SystemExit):
+        covered.undecided["it was interrupted"] = None
+        _summary(report, covered)
+        raise
+    return covered, failed
+
+
+def _end(
+    ctx: click.Context,
+    report: ExecReport,
+    setting: ExecSetting,
+    covered: EveryCoverage | CrashCoverage,
     failed: RunResult | None,
     which: str,
-    words: Sequence[str],
-    reasons: Sequence[Suppression],
-) -> ProgramReport:
-    """Print what was found in runs, and how the one that failed, which ``which`` names, is made again."""
-    report = report_of(setting, shown, words, reasons)
-    out.print(text(report), end="", markup=False, highlight=False, soft_wrap=True)
-    if failed:
-        tell(out, setting, failed)
-        also = {again(setting, failed, words): which} if not failed.findings else {}
-        out.print(repeats(report, also), end="", markup=False, soft_wrap=True)
-    return report
+    sentences: Sequence[str],
+    key: str,
+    search: dict[str, Any],
+) -> NoReturn:
+    shown = [failed if result is covered.failed and failed else result for result in covered.shown]
+    findings = report.show(setting, shown, failed, which)
+    for sentence in sentences:
+        report.say(sentence)
+    _summary(report, covered)
+    report.say(not_judged(replace(setting, every=key == "every"), shown, findings, ()))
+    search |= {"runs": covered.runs, "steps": covered.steps, "undecided": list(covered.undecided)}
+    report.end(ctx, covered.verdict, setting, shown, failed, findings, **{key: search})
 
 
-def _repeatable(out: Console, setting: ExecSetting, failed: RunResult, shrink_s: float) -> RunResult:
+def _repeatable(report: ExecReport, setting: ExecSetting, failed: RunResult) -> RunResult:
     """Make the failing run again as --replay makes it, with fewer turns where that fails as well."""
     quiet, turns = replace(setting, show=False), tuple(failed.turns)
     same = run(quiet, RunChoice(None, 0, turns, failed.choice.losses))
     if same.signature() != failed.signature():
-        print_wrapped(out, "# the failing interleaving ends differently when it is repeated", "yellow")
+        report.note("# the failing interleaving ends differently when it is repeated")
         return failed
     if same.crashes:
         same = fewer_losses(same, lambda losses: run(quiet, RunChoice(None, 0, turns, losses)))
-    return shorten(out, setting, same, shrink_s)
+    return report.shorten(setting, same)
 
 
-def _summary(out: Console, covered: EveryCoverage) -> None:
-    out.print(wrapped(covered.sentence(), more="  "), markup=False)
+def _document(covered: CrashCoverage) -> dict[str, Any]:
+    if isinstance(covered, DamageCoverage):
+        pool, *line, step = covered.broken.get(covered.what) or (None, None)
+        place = {"pool": pool, **({"offset": line[0]} if line else {}), "step": step} if covered.broken else None
+        return {"what": covered.what, "tried": covered.tried, "met": covered.met, "left": covered.left, "place": place}
+    crash = covered.broken.get("crash")
+    return {
+        "hosts": [
+            {"host": host, "points": covered.points[host], "images": covered.images[host]} for host in covered.hosts
+        ],
+        "points_with_the_same_future": covered.same,
+        "points_left": covered.left,
+        "crash": crash and {"host": crash[0], "step": crash[1]},
+    }
+
+
+def _summary(report: ExecReport, covered: EveryCoverage | CrashCoverage) -> None:
+    report.say(covered.sentence())
     for reason in (*covered.undecided, *covered.anew):
-        print_wrapped(out, reason, "yellow")
-    if covered.past_caches:
-        print_wrapped(
-            out, "non-temporal stores arrive at their fence, or before their thread's next access to the line"
-        )
+        report.note(reason)
+    if isinstance(covered, EveryCoverage) and covered.past_caches:
+        report.note("non-temporal stores arrive at their fence, or before their thread's next access to the line", "")

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from cxlemu.cli import main
 from cxlemu.signals import stops_exit
-from faults.cli import exec_crashes, exec_every
+from faults.cli import exec_every
 from faults.programs.area import PREFIX, SHARED
 from faults.programs.every.explore import EveryLimits, explore
 from faults.programs.servers import children
@@ -70,8 +70,7 @@ def test_an_interrupt_between_two_runs_ends_the_servers(flags: list[str], monkey
             yield step
             signal.raise_signal(signal.SIGINT)
 
-    for module in (exec_every, exec_crashes):
-        monkeypatch.setattr(module, "counting", counting)
+    monkeypatch.setattr(exec_every, "counting", counting)
     leaves, before = str(build("leaves.c")), children()
     words = ["exec", "--pool", "/dev/shm/servers=2M", *flags, "--", leaves, "0", "::", leaves, "1"]
     done = CliRunner().invoke(main, words)
