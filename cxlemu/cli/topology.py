@@ -86,7 +86,7 @@ def show() -> None:
 
 
 @command.command()
-@taking(TopologyCostFlags, work="topology_cost:cost")
+@taking(TopologyCostFlags, work="topology_run:cost")
 def cost() -> None:
     """Add up the price and the power of topologies' fabrics, and compare them with the last one.
 

@@ -1,6 +1,7 @@
 """The parts of a topology that are drawn, in text or as a picture: its own switches and links, and each fabric."""
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from cxlemu.topology import Link, Switch, Topology
@@ -15,12 +16,25 @@ class LinkKind(NamedTuple):
     link: Link
 
 
+class EqualEnds(NamedTuple):
+    """Consecutive hosts, ranks or cards that are linked to the same switches."""
+
+    kind: str
+    numbers: range
+    switches: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """All of them in a word, such as ``host0-17``."""
+        return named(self.kind, self.numbers)
+
+
 class TopologyPart(NamedTuple):
     fabric: AnyHierarchy | None  # None for the switches and links that the file has by itself
     switches: list[Switch]
     links: list[Link]
     kinds: list[LinkKind]
-    ends: dict[str, list[str]]  # by a switch's name, the hosts and cards that are linked to it, as ``host0-17``
+    groups: list[EqualEnds]
 
     @property
     def title(self) -> str:
@@ -40,18 +54,31 @@ class TopologyPart(NamedTuple):
             by_level.setdefault(switch.level, []).append(switch)
         return [switches for _, switches in sorted(by_level.items())]
 
+    def ends_of(self, switch: Switch) -> list[EqualEnds]:
+        """Return the hosts and cards that are linked to a switch."""
+        return [group for group in self.groups if switch.name in group.switches]
+
+    def labels(self) -> dict[int, list[str]]:
+        """Return the figures of links by the row that they leave: 0 for hosts, then a row for each level."""
+        row_of = {switch.name: row for row, level in enumerate(self.levels(), 1) for switch in level}
+        labels: dict[int, list[str]] = {}
+        for link in self.links:
+            row = min(row_of.get(end, len(row_of) + 1 if end.startswith("card") else 0) for end in link.ends)
+            labels.setdefault(row, []).append(f"{link.name}: {figures(link)}")
+        return labels
+
 
 def parts(topology: Topology) -> Iterator[TopologyPart]:
     """Yield the file's own switches and links, if it has any, and each fabric."""
     if topology.links:
         switches, links = list(topology.switches), list(topology.links)
         kinds = [LinkKind(1, " - ".join(link.ends), link) for link in links]
-        yield TopologyPart(None, switches, links, kinds, _ends(topology, switches, links))
+        yield TopologyPart(None, switches, links, kinds, _groups(topology, switches, links))
     for fabric in topology.fabrics:
         prefix = f"{fabric.name}-"
         switches = [switch for switch in topology.expanded.switches if switch.name.startswith(prefix)]
         links = [link for link in topology.expanded.links if link.name.startswith(prefix)]
-        yield TopologyPart(fabric, switches, links, _kinds(fabric, links), _ends(topology, switches, links))
+        yield TopologyPart(fabric, switches, links, _kinds(fabric, links), _groups(topology, switches, links))
 
 
 def figures(link: Link) -> str:
@@ -62,18 +89,22 @@ def short(switch: str) -> str:
     return switch.partition("-")[2] or switch
 
 
-def _ends(topology: Topology, switches: Sequence[Switch], links: Sequence[Link]) -> dict[str, list[str]]:
+def _groups(topology: Topology, switches: Sequence[Switch], links: Sequence[Link]) -> list[EqualEnds]:
+    counts = {"host": topology.host_count, "rank": topology.place_count}
+    counts["card"] = sum(len(numbers) for numbers, group in topology.card_groups() if group.owner is None)
     names = {switch.name for switch in switches}
-    ends: dict[str, list[str]] = {}
+    joined: dict[str, list[tuple[range, str]]] = {}
     for one, other in (link.ends for link in links):
-        if one in names and other in names:
-            continue
-        end, upper = (one, other) if other in names else (other, one)
-        some = members(end)
-        if some is not None and some.kind != "rank":
-            end = named(some.kind, some.among(topology.host_count if some.kind == "host" else topology.card_count))
-        ends.setdefault(upper, []).append(end)
-    return ends
+        end, switch = (one, other) if other in names else (other, one)
+        if (some := members(end)) is not None:
+            joined.setdefault(some.kind, []).append((some.among(counts[some.kind]), switch))
+    groups = []
+    for kind, pairs in joined.items():
+        cuts = sorted({cut for numbers, _ in pairs for cut in (numbers.start, numbers.stop)})
+        for begin, end_ in pairwise(cuts):
+            if ends_of := tuple(switch for numbers, switch in pairs if begin in numbers):
+                groups.append(EqualEnds(kind, range(begin, end_), ends_of))
+    return groups
 
 
 def _kinds(fabric: AnyHierarchy, links: Sequence[Link]) -> list[LinkKind]:

@@ -1,6 +1,7 @@
 """What ``cxlemu topology`` does: reads topologies, and prints what they say."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import click
 from rich import box
@@ -8,14 +9,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.options import JsonFlags
 from cxlemu.cli.output import check_output, write_json, write_output
-from cxlemu.cli.topology import TopologyCheckFlags, TopologyShowFlags
+from cxlemu.cli.topology import TopologyCheckFlags, TopologyCostFlags, TopologyShowFlags
 from cxlemu.cli.topology_parts import parts
 from cxlemu.cli.topology_svg import topology_svg
 from cxlemu.cli.topology_text import ASCII, topology_text
 from cxlemu.errors import ArgumentError, ConfigError
-from cxlemu.topology import Topology
+from cxlemu.topology import Item, Topology
+from cxlemu.topology.bill import SUMS, bill_of, power_watts, price_usd
 from cxlemu.topology.document import dotted
 from cxlemu.topology.fields import listed
 from cxlemu.topology.metrics import fabric_metrics
@@ -71,17 +74,17 @@ def show(_ctx: click.Context, asked: TopologyShowFlags) -> None:
             for name, value in each.items():
                 click.echo(f"{name:<{max(map(len, each))}}  {value}")
         return
-    console = Console()
-    console.print(Text(topology.name, style="bold"))
-    console.print(Text(topology.description))
-    console.print()
-    for line in topology_text(topology, console.width):
-        console.print(Text(line.translate(ASCII) if console.options.ascii_only else line), no_wrap=True)
+    out = Console()
+    out.print(Text(topology.name, style="bold"))
+    out.print(Text(topology.description))
+    out.print()
+    for line in topology_text(topology, out.width):
+        out.print(Text(line.translate(ASCII) if out.options.ascii_only else line), no_wrap=True)
     for table in (_parts(topology), _costs(topology), _links(topology), _spaces(topology)):
-        console.print()
-        console.print(table)
-    console.print()
-    console.print(_notes(topology))
+        out.print()
+        out.print(table)
+    out.print()
+    out.print(_notes(topology))
 
 
 def _summary(topology: Topology) -> str:
@@ -98,11 +101,11 @@ def _provenance(topology: Topology) -> Iterator[str]:
             yield f"without source, fitted or assumed: {listed(map(dotted, bare))}"
 
 
-def _table(*columns: str) -> Table:
+def _table(*columns: str, folds: str = "description") -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for column in columns:
-        right = column.endswith(("GB/s", "ns")) or column in {"size", "hosts", "cards", "granule", "value"}
-        table.add_column(column, justify="right" if right else "left", no_wrap=column != "description")
+        right = column.endswith(("GB/s", "ns", "$", "W")) or column in {"size", "hosts", "cards", "granule", "value"}
+        table.add_column(column, justify="right" if right else "left", no_wrap=column != folds)
     return table
 
 
@@ -172,3 +175,55 @@ def _notes(topology: Topology) -> str:
         f"emulated here with {format_bytes(topology.card_bytes)} for each card{node}\n"
         f"placement: {topology.describe_placement(fits)}"
     )
+
+
+# --- cost ----------------------------------------------------------------------------------------------------------
+
+
+def cost(_ctx: click.Context, asked: TopologyCostFlags) -> None:
+    topologies = [Topology.load(config) for config in asked.configs]
+    bills = [bill_of(topology) for topology in topologies]
+    out = console()
+    for topology, bill in zip(topologies, bills, strict=True):
+        print_wrapped(out, topology.title, "bold")
+        out.print(_bill(topology, bill), soft_wrap=False)
+        out.print()
+    for line in _comparison(topologies, bills):
+        print_wrapped(out, line)
+    write_json(asked.json_file, {"configs": [_priced(*pair) for pair in zip(topologies, bills, strict=True)]})
+
+
+def _bill(topology: Topology, bill: tuple[Item, ...]) -> Table:
+    table = _table("part", "each $", "all $", "standing", "all W", "standing", folds="part")
+    for index, item in enumerate(bill):
+        stands = [topology.provenance.get(("bill", index, key)) for key in ("price_usd", "power_watts")]
+        kinds = [standing.kind if standing else "" for standing in stands]
+        whole = (f"{item.count * item.price_usd:,.0f}", kinds[0], f"{item.count * item.power_watts:,.0f}", kinds[1])
+        table.add_row(f"{item.count} x {item.name}", f"{item.price_usd:,.0f}", *whole)
+    table.add_section()
+    for what in SUMS:
+        table.add_row(what, "", f"{price_usd(bill, what):,.0f}", "", f"{power_watts(bill, what):,.0f}", "")
+    return table
+
+
+def _comparison(topologies: list[Topology], bills: list[tuple[Item, ...]]) -> list[str]:
+    last = bills[-1]
+    lines = []
+    for topology, bill in zip(topologies[:-1], bills[:-1], strict=True):
+        ratios = [
+            f"{what} {price_usd(bill, what) / price_usd(last, what):.2f} x the price, "
+            f"{power_watts(bill, what) / power_watts(last, what):.2f} x the power"
+            for what in SUMS
+            if price_usd(last, what) and power_watts(last, what)
+        ]
+        lines.append(f"{topology.name} by {topologies[-1].name}: {'; '.join(ratios)}")
+    return lines
+
+
+def _priced(topology: Topology, bill: tuple[Item, ...]) -> dict[str, Any]:
+    return {
+        "config": topology.name,
+        "bill": topology.document()["bill"],
+        "price_usd": {what: price_usd(bill, what) for what in SUMS},
+        "power_watts": {what: power_watts(bill, what) for what in SUMS},
+    }

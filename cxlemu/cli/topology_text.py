@@ -4,13 +4,12 @@ A generated fabric is drawn as its top switches over the groups that they join, 
 """
 
 import re
-from collections.abc import Collection, Iterator, Sequence
-from itertools import pairwise
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
-from cxlemu.cli.topology_parts import TopologyPart, figures, parts, short
-from cxlemu.topology import Link, Switch, Topology
-from cxlemu.topology.endpoints import members, named
+from cxlemu.cli.topology_parts import TopologyPart, parts, short
+from cxlemu.topology import Switch, Topology
+from cxlemu.topology.endpoints import named
 from cxlemu.topology.hierarchies import AnyHierarchy, Clos, Dragonfly, LeafSpine, Torus
 from cxlemu.topology.metrics import FabricMetrics, fabric_metrics
 from cxlemu.units import counted, format_bytes
@@ -45,86 +44,52 @@ def _drawn(topology: Topology, part: TopologyPart, width: int) -> list[str]:
 
     A bar between two rows says that they are joined; which links join what, the table of links says.
     """
-    hosts: list[Box] = [(f"host{host}",) for host in range(topology.host_count)]
-    levels: list[list[Box]] = [[(switch.name,) for switch in level] for level in part.levels()]
     cards: list[Box] = [
         (f"card{card}", format_bytes(group.capacity_bytes))
         for numbers, group in topology.card_groups()
         for card in numbers
         if group.owner is None
     ]
-    rows = [hosts, *levels, *([cards] if cards else [])]
-    return _stacked(rows, [_labels(topology, upper, row) for upper, row in pairwise(rows)], width)
-
-
-def _labels(topology: Topology, above: Sequence[Box], below: Sequence[Box]) -> list[str]:
-    """Return the figures of the links between two rows, by name."""
-    upper, lower = ({box[0] for box in row} for row in (above, below))
-
-    def joins(link: Link) -> bool:
-        return any(_is_in(one, upper) and _is_in(other, lower) for one, other in (link.ends, link.ends[::-1]))
-
-    return [f"{link.name}: {figures(link)}" for link in topology.links if joins(link)]
-
-
-def _is_in(end: str, row: Collection[str]) -> bool:
-    """Whether a link's end is in a row of boxes, with any of its hosts or cards; ranks are in their hosts' row."""
-    meant = members(end)
-    if meant is None:
-        return end in row
-    kind = "host" if meant.kind == "rank" else meant.kind
-    boxes = (members(name) for name in row)
-    return any(box is not None and box.kind == kind and box.numbers[0] in meant.numbers for box in boxes)
+    levels: list[list[Box]] = [[(switch.name,) for switch in level] for level in part.levels()]
+    rows = [[(f"host{host}",) for host in range(topology.host_count)], *levels, *([cards] if cards else [])]
+    return _stacked(rows, part.labels(), width)
 
 
 # --- fabrics ----------------------------------------------------------------------------------------------------------
 
 
-class SwitchGroup(NamedTuple):
-    name: str
-    switches: list[Switch]
+SwitchGroup = tuple[Box, Sequence[Switch]]  # its names, and what hangs together
 
 
 def _fabric_drawn(topology: Topology, part: TopologyPart, fabric: AnyHierarchy, width: int) -> Iterator[str]:
-    top, groups = _top_and_groups(part.switches, fabric)
-    row: list[Box] = [(*group.name.split(", "), *_ends(part, group.switches)) for group in groups]
-    yield from _stacked([[(short(switch.name),) for switch in top], row] if top else [row], [[]], width)
+    top, groups = _top_and_groups(part, fabric)
+    row: list[Box] = [(*names, *_ends(part, switches)) for names, switches in groups]
+    yield from _stacked([[(short(switch.name),) for switch in top], row] if top else [row], {}, width)
     for line in (*part.captions(), *_offered(fabric_metrics(topology, fabric))):
         yield f"  {line}"
 
 
-def _top_and_groups(switches: list[Switch], fabric: AnyHierarchy) -> tuple[list[Switch], list[SwitchGroup]]:
+def _top_and_groups(part: TopologyPart, fabric: AnyHierarchy) -> tuple[Sequence[Switch], list[SwitchGroup]]:
     """Return the switches that join everything below, if it is a tree, and below them what hangs together."""
+    switches = part.switches
     if isinstance(fabric, LeafSpine | Clos):
-        highest = switches[-1].level
-        top = [switch for switch in switches if switch.level == highest]
+        *below, top = part.levels()
         count = fabric.leaves if isinstance(fabric, LeafSpine) else fabric.levels[-1].down
-        groups: list[SwitchGroup] = []
-        for index in range(count):
-            names, inside = [], []
-            for level in range(highest - 1, 0, -1):
-                level_switches = [switch for switch in switches if switch.level == level]
-                block = level_switches[
-                    index * len(level_switches) // count : (index + 1) * len(level_switches) // count
-                ]
-                names.append(_names(block))
-                inside += block
-            groups.append(SwitchGroup(", ".join(names), inside))
-        return top, groups
+        blocks = zip(*(_cut(level, count) for level in reversed(below)), strict=True)
+        return top, [(tuple(map(_names, block)), [*chain(*block)]) for block in blocks]
     if isinstance(fabric, Dragonfly):
-        size = fabric.routers
-        words = counted(size, "router")
-        cut = ((index, switches[index * size : (index + 1) * size]) for index in range(fabric.groups))
-        return [], [SwitchGroup(f"g{index}: {words}", inside) for index, inside in cut]
-    if isinstance(fabric, Torus):
+        words, count = f"g{{}}: {counted(fabric.routers, 'router')}", fabric.groups
+    elif isinstance(fabric, Torus):
         *flat, count = fabric.dimensions
-        size, axis = len(switches) // count, "xyz"[len(flat)]
-        words = f"{' x '.join(map(str, flat))} switches" if flat else "a switch"
-        return [], [
-            SwitchGroup(f"{axis}={index}: {words}", switches[index * size : (index + 1) * size])
-            for index in range(count)
-        ]
-    return [], [SwitchGroup(short(switch.name), [switch]) for switch in switches]
+        plane = f"{' x '.join(map(str, flat))} switches" if flat else "a switch"
+        words = f"{'xyz'[len(flat)]}={{}}: {plane}"
+    else:
+        return [], [((short(switch.name),), [switch]) for switch in switches]
+    return [], [((words.format(index),), block) for index, block in enumerate(_cut(switches, count))]
+
+
+def _cut(switches: Sequence[Switch], count: int) -> list[Sequence[Switch]]:
+    return [switches[k * len(switches) // count : (k + 1) * len(switches) // count] for k in range(count)]
 
 
 def _offered(its: FabricMetrics) -> Iterator[str]:
@@ -142,10 +107,9 @@ def _plural(count: int, noun: str) -> str:
 
 def _ends(part: TopologyPart, switches: Sequence[Switch]) -> Iterator[str]:
     """Yield the hosts and the cards of some switches, which are numbered in a row."""
+    groups = [group for switch in switches for group in part.ends_of(switch)]
     for kind in ("host", "card"):
-        ends = [members(end) for switch in switches for end in part.ends.get(switch.name, [])]
-        numbers = [number for some in ends if some and some.kind == kind for number in some.numbers]
-        if numbers:
+        if numbers := [number for group in groups if group.kind == kind for number in group.numbers]:
             yield named(kind, range(numbers[0], numbers[-1] + 1))
 
 
@@ -157,15 +121,15 @@ def _names(switches: Sequence[Switch]) -> str:
 # --- boxes ------------------------------------------------------------------------------------------------------------
 
 
-def _stacked(rows: Sequence[Sequence[Box]], labels: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Draw rows of boxes, all of a row joined to all of the next; ``labels`` are written between two rows."""
+def _stacked(rows: Sequence[Sequence[Box]], labels: Mapping[int, Sequence[str]], width: int) -> list[str]:
+    """Draw rows of boxes, all of a row joined to all of the next; ``labels`` are written below the row of a number."""
     lines: list[str] = []
     above: list[int] = []
     for index, row in enumerate(rows):
         shown = _fitted(row, width)
         middles = _middles(shown, width)
         if above:
-            lines += _bar(above, middles, labels[index - 1], width)
+            lines += _bar(above, middles, labels.get(index - 1, ()), width)
         lines += _boxes(shown, middles)
         above = middles
     return lines
