@@ -51,7 +51,11 @@ def _drawn(topology: Topology, part: TopologyPart, width: int) -> list[str]:
         if group.owner is None
     ]
     levels: list[list[Box]] = [[(switch.name,) for switch in level] for level in part.levels()]
-    rows = [[(f"host{host}",) for host in range(topology.host_count)], *levels, *([cards] if cards else [])]
+    rows: list[list[Box]] = [
+        [(f"host{host}",) for host in range(topology.host_count)],
+        *levels,
+        *([cards] if cards else []),
+    ]
     return _stacked(rows, part.labels(), width)
 
 
