@@ -8,7 +8,7 @@ from collectives.defaults import REGION_BYTES
 from cxlemu.choices import GEMM_DTYPES
 from cxlemu.cli.backends import backends
 from cxlemu.cli.forms import engines
-from cxlemu.cli.options import argument, concept, flag, taking
+from cxlemu.cli.options import argument, choice, concept, flag, switch, taking
 from cxlemu.cli.params import NumberParam
 from cxlemu.cli.several import for_each_ranks
 from cxlemu.cli.vocabulary import RanksParam
@@ -33,18 +33,14 @@ class FusedFlags(TilingFlags):
         help="Size of the whole product: A is M x K, B is K x N.",
     )
     datatype: str = concept("datatype", type=click.Choice(GEMM_DTYPES), default="f32")
-    style: str = flag("--style", type=click.Choice(["every", *STYLES]), default="every", help="Ways to communicate.")
+    style: str = choice("--style", of=["every", *STYLES], default="every", help="Ways to communicate.")
     budget_s: float = concept("budget", default=60.0, help="Approximate time that --tune searches.")
     iters: int = flag("--iters", type=click.IntRange(1), default=5, metavar="N", help="Timed calls.")
     warmup: int = flag("-w", "--warmup", type=click.IntRange(0), default=1, help="Untimed calls before them.")
-    check: str = flag("-C", "--check", type=click.Choice(["0", "1"]), default="1", help="0 skips checking results.")
+    check: str = choice("-C", "--check", of=["0", "1"], default="1", help="0 skips checking results.")
     config: str | None = concept("config", default_text="six-cards")
-    backend: str = flag(
-        "--backend", type=click.Choice(backends().names), default="emulated", help="Where the pool's bytes live."
-    )
-    pace: bool = flag(
-        "--pace", is_flag=True, help="Slow communication down to the modelled pool's times, times a scale."
-    )
+    backend: str = choice("--backend", of=backends().names, default="emulated", help="Where the pool's bytes live.")
+    pace: bool = switch("--pace", help="Slow communication down to the modelled pool's times, times a scale.")
     time_scale: float | None = flag(
         "--time-scale",
         type=NumberParam(),

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from collectives.choices import ORDERS
-from cxlemu.cli.options import Flags, concept, flag
+from cxlemu.cli.options import Flags, choice, concept, flag, path, switch
 
 RANKS_MAX = 64
 
@@ -38,13 +38,11 @@ class TilingFlags(Flags):
     tile: tuple[int, int] | None = flag(
         "--tile", type=Dimensions("ROWSxCOLS"), metavar="ROWSxCOLS", help="Size of a compute tile."
     )
-    order: str | None = flag(
-        "--order", type=click.Choice(ORDERS), help=f"Order in which ranks read their peers.  [default: {ORDERS[0]}]"
+    order: str | None = choice(
+        "--order", of=ORDERS, help=f"Order in which ranks read their peers.  [default: {ORDERS[0]}]"
     )
     transport: str | None = flag("--transport", help="pull: readers fetch tiles; push: writers copy to every reader.")
-    tunes: bool = flag("--tune", is_flag=True, help="Search tiles, order and transport for this shape first.")
-    tuned_file: Path | None = flag(
-        "--tuned", type=click.Path(path_type=Path), help="Like --tune; keep the choice in this file, for this machine."
-    )
+    tunes: bool = switch("--tune", help="Search tiles, order and transport for this shape first.")
+    tuned_file: Path | None = path("--tuned", help="Like --tune; keep the choice in this file, for this machine.")
     json_file: Path | None = concept("json")
     trace_file: Path | None = concept("trace")

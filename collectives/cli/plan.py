@@ -7,7 +7,7 @@ import click
 from collectives.defaults import AUTO, REGION_BYTES
 from cxlemu.choices import DEFAULT_TOPOLOGY, DTYPE_NAMES
 from cxlemu.cli.commands import VerbsGroup
-from cxlemu.cli.options import JsonFlags, argument, concept, flag, taking
+from cxlemu.cli.options import JsonFlags, argument, concept, flag, path, switch, taking
 from cxlemu.cli.vocabulary import OneRanksParam
 from cxlemu.units import format_bytes
 
@@ -30,31 +30,21 @@ class PlanCallFlags(JsonFlags):
         default_text="sum, where there is a reduction",
     )
     root: int = concept("root", type=int, default=0)
-    in_place: bool = flag(
-        "--in-place", is_flag=True, help="Make the smaller buffer part of the larger one, as in NCCL."
-    )
+    in_place: bool = switch("--in-place", help="Make the smaller buffer part of the larger one, as in NCCL.")
     region_bytes: int = concept("region", default=format_bytes(REGION_BYTES).replace(" ", ""))
 
 
 class PlanShowFlags(PlanCallFlags):
-    saved: Path | None = flag(
-        "--file", type=click.Path(path_type=Path), help="Show a plan that cxlemu plan save wrote."
-    )
+    saved: Path | None = path("--file", help="Show a plan that cxlemu plan save wrote.")
     limit: int = flag("--limit", type=click.IntRange(1), default=100, help="Most rows of a table.")
 
 
 class PlanSaveFlags(PlanCallFlags):
-    output: Path = flag("-O", "--output", type=click.Path(path_type=Path), required=True, help="File to write.")
+    output: Path = path("-O", "--output", required=True, help="File to write.")
 
 
 class PlanTrafficFlags(PlanCallFlags):
-    output: Path = flag(
-        "-O",
-        "--output",
-        type=click.Path(path_type=Path),
-        required=True,
-        help="Prefix of the files: OUTPUT.0.et, OUTPUT.1.et, ...",
-    )
+    output: Path = path("-O", "--output", required=True, help="Prefix of the files: OUTPUT.0.et, OUTPUT.1.et, ...")
 
 
 class PlanCheckFlags(JsonFlags):

@@ -17,7 +17,7 @@ from cxlemu.choices import (
     TRANSPORTS,
 )
 from cxlemu.cli.backends import backends
-from cxlemu.cli.options import Flags, argument, concept, flag, taking
+from cxlemu.cli.options import Flags, argument, choice, concept, flag, switch, taking
 from cxlemu.cli.params import Names, NumberParam
 from cxlemu.cli.several import for_each_ranks
 from cxlemu.cli.vocabulary import RanksParam
@@ -60,30 +60,23 @@ class RunFlags(Flags):
         metavar="N",
         help="With --protocol: run each seed N times.  [default: 1; 10 without an adversary]",
     )
-    exitfirst: bool = flag("-x", "--exitfirst", is_flag=True, help="With --protocol: stop after the first wrong run.")
-    in_place: bool = flag(
-        "--in-place", is_flag=True, help="Make the smaller buffer part of the larger one, as in NCCL."
-    )
+    exitfirst: bool = switch("-x", "--exitfirst", help="With --protocol: stop after the first wrong run.")
+    in_place: bool = switch("--in-place", help="Make the smaller buffer part of the larger one, as in NCCL.")
     iters: int = flag("--iters", type=click.IntRange(1), metavar="N", default=5, help="Timed calls per row.")
     warmup: int = flag(
         "-w", "--warmup", type=click.IntRange(0), default=1, help="Untimed calls before them, checked too."
     )
-    check: str = flag("-C", "--check", type=click.Choice(["0", "1"]), default="1", help="0 skips checking results.")
+    check: str = choice("-C", "--check", of=["0", "1"], default="1", help="0 skips checking results.")
     ranks: int | None = concept("ranks", type=RanksParam(1, 4096), default_text=f"{RANKS}, or as many as were launched")
     config: str | None = concept("config", default_text=f"{DEFAULT_TOPOLOGY}, or as many cards as devices")
-    backend: str = flag(
-        "--backend",
-        type=click.Choice(backends().names),
-        default="emulated",
-        help=f"Where the pool's bytes live. {backends().help}",
+    backend: str = choice(
+        "--backend", of=backends().names, default="emulated", help=f"Where the pool's bytes live. {backends().help}"
     )
     devices: tuple[str, ...] = flag(
         "--device", multiple=True, metavar="PATH", help="Device of a DAX pool; repeat it for each card, in any order."
     )
     pool: str | None = flag(
-        "--pool",
-        metavar="UUID|NAME",
-        help="Use only devices of this pool; with --tenant, the shared-memory pool.",
+        "--pool", metavar="UUID|NAME", help="Use only devices of this pool; with --tenant, the shared-memory pool."
     )
     tenant: str | None = flag(
         "--tenant",
@@ -99,14 +92,14 @@ class RunFlags(Flags):
         "faults", type=click.Path(path_type=Path), help="Inject the faults of this script."
     )
     engine: str = flag("--engine", type=click.Choice(ENGINES), default="native", help="Engine that executes plans.")
-    integrity: str | None = flag(
+    integrity: str | None = choice(
         "--integrity",
-        type=click.Choice(INTEGRITIES),
+        of=INTEGRITIES,
         help="Send a checksum with each doorbell, and compare it with what is read.  [default: none]",
     )
-    transport: str = flag(
+    transport: str = choice(
         "--transport",
-        type=click.Choice(TRANSPORTS),
+        of=TRANSPORTS,
         default="pool",
         help="process: copy large arrays from process to process, as MPI does; needs --backend shm and one host.",
     )
@@ -116,9 +109,7 @@ class RunFlags(Flags):
         default="processes",
         help="Start ranks as processes or threads; env: mpirun, torchrun or srun started them.",
     )
-    pace: bool = flag(
-        "--pace", is_flag=True, help="Slow ranks down to the times of the config's cost model, times --time-scale."
-    )
+    pace: bool = switch("--pace", help="Slow ranks down to the times of the config's cost model, times --time-scale.")
     time_scale: float | None = flag(
         "--time-scale",
         type=NumberParam(TIME_SCALE_MIN, TIME_SCALE_MAX),

@@ -8,7 +8,7 @@ from collectives.choices import SIMULATED_MAX_BYTES, SIMULATED_MIN_BYTES, SIMULA
 from collectives.defaults import AUTO
 from cxlemu.choices import DEFAULT_TOPOLOGY, DTYPE_NAMES, REDOPS
 from cxlemu.cli.commands import with_forms
-from cxlemu.cli.options import Flags, argument, concept, flag, taking
+from cxlemu.cli.options import Flags, argument, concept, flag, path, switch, taking
 from cxlemu.cli.params import Names
 from cxlemu.cli.several import for_each_ranks
 from cxlemu.cli.vocabulary import RanksParam
@@ -50,14 +50,10 @@ class SimulateFlags(Flags):
         metavar="CONFIG",
         help="Topology of another fabric: each row also shows its times. Several give a range.",
     )
-    intervals: bool = flag(
-        "--intervals",
-        is_flag=True,
-        help="Also show the least and the largest answer within the ranges of the topology's figures.",
+    intervals: bool = switch(
+        "--intervals", help="Also show the least and the largest answer within the ranges of the topology's figures."
     )
-    graph: bool = flag(
-        "--graph", is_flag=True, help="Launch calls in a captured graph (graph_call_ns of the topology's costs)."
-    )
+    graph: bool = switch("--graph", help="Launch calls in a captured graph (graph_call_ns of the topology's costs).")
     split: int | None = flag(
         "--split", type=click.IntRange(2), metavar="N", help="Split all_reduce into two levels, with groups of N ranks."
     )
@@ -67,8 +63,8 @@ class SimulateFlags(Flags):
         metavar="WHAT:NAME@US",
         help="Fail link:NAME, link:NAME/host3 or switch:NAME, US microseconds after the first call of a row began.",
     )
-    beside: Path | None = flag("--with", type=click.Path(path_type=Path), metavar="FILE", help=WITH)
-    check: bool = flag("--check", is_flag=True, help="Also move real bytes, and compare every result with NumPy's.")
+    beside: Path | None = path("--with", metavar="FILE", help=WITH)
+    check: bool = switch("--check", help="Also move real bytes, and compare every result with NumPy's.")
     json_file: Path | None = concept("json")
     trace_file: Path | None = concept("trace")
     verbose: bool = concept("verbose", help="Show why each variant was taken, and name the busiest card and link.")

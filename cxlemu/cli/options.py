@@ -17,7 +17,7 @@ a verb's own first.
 
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,21 @@ def flag(*flags: str, **settled: Any) -> Any:
     if settled.get("multiple"):
         settled.setdefault("callback", each_once)
     return lambda name: click.option(*flags, name, **settled)
+
+
+def switch(*flags: str, **settled: Any) -> Any:
+    """Return the field of an option without a value."""
+    return flag(*flags, is_flag=True, **settled)
+
+
+def choice(*flags: str, of: Iterable[str], **settled: Any) -> Any:
+    """Return the field of an option that takes one of some words."""
+    return flag(*flags, type=click.Choice([*of]), **settled)
+
+
+def path(*flags: str, **settled: Any) -> Any:
+    """Return the field of an option that names a file or a folder."""
+    return flag(*flags, type=click.Path(path_type=Path), **settled)
 
 
 def concept(word: str, **settled: Any) -> Any:

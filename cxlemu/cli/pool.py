@@ -4,14 +4,14 @@ import click
 
 from cxlemu.choices import DEFAULT_TOPOLOGY
 from cxlemu.cli.commands import VerbsGroup
-from cxlemu.cli.options import Flags, JsonFlags, argument, concept, flag, taking
+from cxlemu.cli.options import Flags, JsonFlags, argument, concept, flag, switch, taking
 from cxlemu.cli.params import BytesParam, NumberParam
 from cxlemu.cli.vocabulary import WAIT_S_MAX
 
 
 class PoolCleanFlags(JsonFlags):
     name: str | None = argument(required=False)
-    dry_run: bool = flag("--dry-run", is_flag=True, help="List what would be removed, and remove nothing.")
+    dry_run: bool = switch("--dry-run", help="List what would be removed, and remove nothing.")
 
 
 class PoolFormatFlags(JsonFlags):
@@ -32,7 +32,7 @@ class PoolFormatFlags(JsonFlags):
     lend: int | None = flag(
         "--lend", type=BytesParam(), metavar="SIZE", help="Lend the pool's capacity to tenants, in blocks of SIZE."
     )
-    yes: bool = flag("--yes", is_flag=True, help="Overwrite existing contents without asking.")
+    yes: bool = switch("--yes", help="Overwrite existing contents without asking.")
 
 
 class PoolShowFlags(JsonFlags):
@@ -72,7 +72,7 @@ class ForceFlags(LentFlags):
         default=30.0,
         help="Seconds to wait until the tenant's ranks have left.",
     )
-    gone: bool = flag("--gone", is_flag=True, help="None of the tenant's ranks runs any more: their hosts are off.")
+    gone: bool = switch("--gone", help="None of the tenant's ranks runs any more: their hosts are off.")
 
 
 class HoldFlags(Flags):

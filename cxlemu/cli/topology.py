@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from cxlemu.cli.commands import VerbsGroup
-from cxlemu.cli.options import JsonFlags, argument, flag, taking
+from cxlemu.cli.options import JsonFlags, argument, path, switch, taking
 
 
 class TopologyCheckFlags(JsonFlags):
@@ -14,12 +14,8 @@ class TopologyCheckFlags(JsonFlags):
 
 class TopologyShowFlags(JsonFlags):
     config: str = argument(metavar="CONFIG")
-    as_facts: bool = flag(
-        "--facts", is_flag=True, help="Show only the figures of generated fabrics: counts, hops, bisection."
-    )
-    svg_file: Path | None = flag(
-        "--svg", type=click.Path(path_type=Path), help="Also draw every switch and link to an SVG file."
-    )
+    as_facts: bool = switch("--facts", help="Show only the figures of generated fabrics: counts, hops, bisection.")
+    svg_file: Path | None = path("--svg", help="Also draw every switch and link to an SVG file.")
 
 
 class TopologyCostFlags(JsonFlags):

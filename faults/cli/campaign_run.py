@@ -2,8 +2,6 @@
 
 import time
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
 
 import click
 from pydantic import ValidationError
@@ -18,56 +16,46 @@ from faults.campaign.case import BLOCK_BYTES_MAX
 from faults.campaign.executors import cores, executors
 from faults.campaign.journal import Journal
 from faults.campaign.report import as_json, as_junit, page
-from faults.campaign.run import CampaignResult, CampaignRunner
+from faults.campaign.run import CampaignRunner
 from faults.campaign.spec import NATURE, UNTAKEN, Spec
+from faults.cli.campaign import CampaignFlags
 from faults.cli.campaign_report import Screen
 
 
-def run(
-    collectives: tuple[str, ...],
-    config: str | None,
-    seeds: int,
-    budget: float,
-    jobs: int | None,
-    executor: str,
-    scheduler: str | None,
-    resume: Path | None,
-    json_file: Path | None,
-    junit: Path | None,
-    html: Path | None,
-    **flags: Any,
-) -> None:
-    outputs = {"--junit": junit, "--html": html}
-    for flag, path in outputs.items():
-        if path is not None:
-            check_output(flag, path)
-    asked = {"collectives": collectives, "sizes": flags.pop("size"), **flags}
+def run(ctx: click.Context, asked: CampaignFlags) -> None:
+    for flag, path in (("--junit", asked.junit), ("--html", asked.html)):
+        check_output(flag, path)
     began = time.monotonic()
-    check_applies(click.get_current_context(), collectives)
-    spec = _with_flags(Spec.load(config) if config else Spec(), asked)
-    sweep = spec.sweep(seeds)
-    campaign = {"spec": spec.model_dump(mode="json", exclude_defaults=True), "seeds": seeds}
-    workers = jobs or cores()
+    check_applies(ctx, asked.collectives)
+    spec = _with_flags(Spec.load(asked.config) if asked.config else Spec(), asked)
+    sweep = spec.sweep(asked.seeds)
+    campaign = {"spec": spec.model_dump(mode="json", exclude_defaults=True), "seeds": asked.seeds}
+    workers = asked.jobs or cores()
     with ExitStack() as stack:
-        make = stack.enter_context(executors(executor, workers, scheduler))
-        journal = stack.enter_context(Journal(resume, campaign)) if resume else None
-        screen = stack.enter_context(Screen(len(sweep), workers, executor))
+        make = stack.enter_context(executors(asked.executor, workers, asked.scheduler))
+        journal = stack.enter_context(Journal(asked.resume, campaign)) if asked.resume else None
+        screen = stack.enter_context(Screen(len(sweep), workers, asked.executor))
         if set(spec.kinds) - {NATURE} and not sweep.has_faults:
             screen.note(f"only caches move lines, no fault happens: {UNTAKEN}")
         if journal is not None and journal.dropped:
-            screen.note(f"--resume {resume}: line {journal.dropped} was cut off and is dropped; its case runs again")
+            screen.note(
+                f"--resume {asked.resume}: line {journal.dropped} was cut off and is dropped; its case runs again"
+            )
         stack.enter_context(stops_exit())
-        left_s = max(budget - (time.monotonic() - began), 0.0)
+        left_s = max(asked.budget_s - (time.monotonic() - began), 0.0)
         result = CampaignRunner(sweep, make, workers, left_s, journal, screen.tell).run()
     screen.print(result)
-    write_json(json_file, as_json(result, campaign))
-    _write(result, outputs)
-    click.get_current_context().exit(INTERRUPTED if result.interrupted and not result.findings else result.exit_code)
+    write_json(asked.json_file, as_json(result, campaign))
+    if asked.junit is not None:
+        write_output("--junit", asked.junit, as_junit(result))
+    if asked.html is not None:
+        write_output("--html", asked.html, page(result, "Fault campaign").encode())
+    ctx.exit(INTERRUPTED if result.interrupted and not result.findings else result.exit_code)
 
 
-def _with_flags(spec: Spec, asked: dict[str, Any]) -> Spec:
+def _with_flags(spec: Spec, asked: CampaignFlags) -> Spec:
     """Let flags replace fields of the file. Raises ArgumentError for values that no campaign can have."""
-    given = {name: value for name, value in asked.items() if value}
+    given = {name: value for name, value in vars(asked).items() if value and name in {*Spec.model_fields} - {"config"}}
     try:
         return Spec.model_validate(spec.model_dump(exclude_unset=True) | given)
     except ValidationError as error:
@@ -77,13 +65,3 @@ def _with_flags(spec: Spec, asked: dict[str, Any]) -> Spec:
             most = format_bytes(BLOCK_BYTES_MAX)
             raise ArgumentError(f"-b {typed_bytes(first['input'])} exceeds the limit of {most}") from None
         raise ArgumentError(f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}") from None
-
-
-def _write(result: CampaignResult, outputs: dict[str, Path | None]) -> None:
-    contents = {
-        "--junit": lambda: as_junit(result),
-        "--html": lambda: page(result, "Fault campaign").encode(),
-    }
-    for flag, path in outputs.items():
-        if path is not None:
-            write_output(flag, path, contents[flag]())

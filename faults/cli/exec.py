@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from cxlemu.cli.options import Flags, argument, concept, flag, taking
+from cxlemu.cli.options import Flags, argument, choice, concept, flag, path, switch, taking
 from cxlemu.cli.vocabulary import SecondsParam
 
 
@@ -80,18 +80,16 @@ class ExecFlags(Flags):
         help="Keep caches coherent between hosts in this range, as CXL 3 can: locked instructions work across hosts "
         "there.",
     )
-    dma_writes: str = flag(
+    dma_writes: str = choice(
         "--dma-writes",
-        type=click.Choice(["cache", "memory"]),
+        of=["cache", "memory"],
         default="cache",
         help="Let copies by devices (cxl_device_copy) go to their host's cache, or past it.",
     )
-    free: bool = flag(
-        "--free", is_flag=True, help="Run threads in parallel instead of one step at a time; runs cannot be replayed."
+    free: bool = switch(
+        "--free", help="Run threads in parallel instead of one step at a time; runs cannot be replayed."
     )
-    every: bool = flag(
-        "--every", is_flag=True, help="Make a run for every interleaving of steps that other hosts can observe."
-    )
+    every: bool = switch("--every", help="Make a run for every interleaving of steps that other hosts can observe.")
     preemptions: int | None = flag(
         "--preemptions",
         type=click.IntRange(0),
@@ -105,12 +103,10 @@ class ExecFlags(Flags):
     budget_s: float | None = concept(
         "budget", help="With --every, --crash every and the like: limit for the whole search.  [default: 60s]"
     )
-    resume: Path | None = flag(
-        "--resume",
-        type=click.Path(path_type=Path),
-        help="With --every: journal file; the search adds its coverage, and continues from it.",
+    resume: Path | None = path(
+        "--resume", help="With --every: journal file; the search adds its coverage, and continues from it."
     )
-    keep_going: bool = flag("--keep-going", is_flag=True, help="Continue with the other runs after one fails.")
+    keep_going: bool = switch("--keep-going", help="Continue with the other runs after one fails.")
     shrink_s: float = flag(
         "--shrink",
         type=SecondsParam(),
@@ -119,7 +115,7 @@ class ExecFlags(Flags):
         show_default=False,
         help="Time for shortening the failing schedule.  [default: 20s]",
     )
-    no_shrink: bool = flag("--no-shrink", is_flag=True, help="Leave the failing schedule as it is.")
+    no_shrink: bool = switch("--no-shrink", help="Leave the failing schedule as it is.")
     crash: tuple[int | None, int | None] | None = flag(
         "--crash",
         type=CrashPlace("HOST@STEP, HOST@every or every", 2),
@@ -127,10 +123,7 @@ class ExecFlags(Flags):
         help="Kill HOST and lose its cache at a step; at every step, of one or all hosts, before the last stage.",
     )
     link_down: tuple[int, int] | None = flag(
-        "--link-down",
-        type=Places("HOST@STEP", 2),
-        metavar="HOST@STEP",
-        help="Take the link of HOST down, at a step.",
+        "--link-down", type=Places("HOST@STEP", 2), metavar="HOST@STEP", help="Take the link of HOST down, at a step."
     )
     poison: tuple[int, int, int] | tuple[()] | None = flag(
         "--poison",
@@ -155,24 +148,12 @@ class ExecFlags(Flags):
         "--error-exitcode", type=click.IntRange(1, 255), default=1, help="Exit code for a mistake."
     )
     json_file: Path | None = concept("json")
-    sarif: Path | None = flag(
-        "--sarif", type=click.Path(path_type=Path), help="Write findings as SARIF, for editors and code hosts."
-    )
-    html: Path | None = flag(
-        "--html", type=click.Path(path_type=Path), help="Write a page with a picture of each finding."
-    )
-    litmus: Path | None = flag(
-        "--litmus", type=click.Path(path_type=Path), help="Write findings as litmus tests to a folder."
-    )
-    suppressions: Path | None = flag(
-        "--suppressions", type=click.Path(path_type=Path), help="File of accepted findings, each with a reason."
-    )
+    sarif: Path | None = path("--sarif", help="Write findings as SARIF, for editors and code hosts.")
+    html: Path | None = path("--html", help="Write a page with a picture of each finding.")
+    litmus: Path | None = path("--litmus", help="Write findings as litmus tests to a folder.")
+    suppressions: Path | None = path("--suppressions", help="File of accepted findings, each with a reason.")
     words: tuple[str, ...] = argument(
-        nargs=-1,
-        required=True,
-        callback=None,
-        type=click.UNPROCESSED,
-        metavar="-- COMMAND [: COMMAND]... [:: ...]",
+        nargs=-1, required=True, callback=None, type=click.UNPROCESSED, metavar="-- COMMAND [: COMMAND]... [:: ...]"
     )
 
     @property

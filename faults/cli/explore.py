@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from cxlemu.choices import DTYPE_NAMES, REDOPS
-from cxlemu.cli.options import Flags, argument, concept, flag, taking
+from cxlemu.cli.options import Flags, argument, concept, flag, switch, taking
 from cxlemu.cli.params import BytesParam
 from cxlemu.cli.several import for_each_ranks
 from cxlemu.cli.vocabulary import RanksParam
@@ -38,9 +38,7 @@ class ExploreFlags(Flags):
     )
     op: str | None = concept("op", type=click.Choice(REDOPS), default_text="sum")
     root: int | None = concept("root", type=click.IntRange(0), default_text="0")
-    in_place: bool = flag(
-        "--in-place", is_flag=True, help="Make the smaller buffer part of the larger one, as in NCCL."
-    )
+    in_place: bool = switch("--in-place", help="Make the smaller buffer part of the larger one, as in NCCL.")
     variant: str | None = flag("--variant", help="Variant of a collective.  [default: auto]")
     cluster: int | None = flag(
         "--cluster", type=click.IntRange(1, 16), help="Number of ranks on each host, for a collective.  [default: 1]"
@@ -48,9 +46,8 @@ class ExploreFlags(Flags):
     calls: int | None = flag(
         "--calls", type=click.IntRange(1, 16), help="Number of consecutive calls of a collective.  [default: 1]"
     )
-    among: bool = flag(
+    among: bool = switch(
         "--among",
-        is_flag=True,
         help="Call a collective until the ring has wrapped, with broadcasts that fill it before, between and after.",
     )
     strategy: str = flag(

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from cxlemu.cli.backends import backends
-from cxlemu.cli.options import JsonFlags, argument, concept, flag, taking
+from cxlemu.cli.options import JsonFlags, argument, choice, concept, flag, taking
 from cxlemu.cli.vocabulary import OneRanksParam
 from faults.explore.exhaustive import ENGINES
 from faults.explore.result import Budget
@@ -26,9 +26,9 @@ class LitmusFlags(JsonFlags):
         "--budget-states", type=click.IntRange(1), default=Budget().states, help="Most states to search for each test."
     )
     budget_s: float = concept("budget", default=Budget().seconds, help="Time limit for each test.")
-    backend: str | None = flag(
+    backend: str | None = choice(
         "--backend",
-        type=click.Choice(backends().names),
+        of=backends().names,
         help="Run the tests as machine instructions on this backend, shm or dax, and count outcomes.",
     )
     devices: tuple[str, ...] = flag(

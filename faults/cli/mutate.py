@@ -7,7 +7,7 @@ import click
 
 from collectives.defaults import EVERY
 from cxlemu.choices import INTEGRITIES
-from cxlemu.cli.options import Flags, argument, concept, flag, taking
+from cxlemu.cli.options import Flags, argument, choice, concept, flag, taking
 from cxlemu.cli.params import each_once
 from cxlemu.cli.vocabulary import RanksParam
 from faults.choices import MUTATED_RANKS_MAX, MUTATIONS
@@ -20,9 +20,7 @@ class MutateFlags(Flags):
     ranks: Sequence[int] = concept("ranks", type=RanksParam(2, MUTATED_RANKS_MAX), default="2")
     variant: str = flag("--variant", default=EVERY, callback=each_once, help="Comma list of variants, or every.")
     algorithm: str | None = concept("algorithm")
-    integrity: str | None = flag(
-        "--integrity", type=click.Choice(INTEGRITIES), help="Mutate plans whose doorbells carry checksums."
-    )
+    integrity: str | None = choice("--integrity", of=INTEGRITIES, help="Mutate plans whose doorbells carry checksums.")
     jobs: int | None = concept("jobs")
     mutant: str | None = flag(
         "--mutant", help="Try only this mutant of a single case, and print the schedule that shows it."

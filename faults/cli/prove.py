@@ -9,7 +9,7 @@ import click
 
 from collectives.defaults import EVERY, REGION_BYTES, STEP_FACTOR
 from cxlemu.choices import DEFAULT_TOPOLOGY, DTYPE_NAMES, INTEGRITIES, REDOPS
-from cxlemu.cli.options import Flags, argument, concept, flag, taking
+from cxlemu.cli.options import Flags, argument, choice, concept, flag, taking
 from cxlemu.cli.params import Names, each_once
 from cxlemu.cli.vocabulary import RanksParam
 from cxlemu.units import format_bytes, format_numbers
@@ -65,9 +65,7 @@ class ProveFlags(Flags):
         default=None,
         help="Make the smaller buffer part of the larger one, as in NCCL.  [default: no; with --algorithm both]",
     )
-    integrity: str | None = flag(
-        "--integrity", type=click.Choice(INTEGRITIES), help="Prove plans whose doorbells carry checksums."
-    )
+    integrity: str | None = choice("--integrity", of=INTEGRITIES, help="Prove plans whose doorbells carry checksums.")
     config: str = concept("config", default=DEFAULT_TOPOLOGY)
     region_bytes: int | None = concept(
         "region", default_text=f"{format_bytes(REGION_BYTES)}; a small one with --algorithm without -b"

@@ -1,22 +1,24 @@
 """``cxlemu replay``: runs the failure that a token describes once more."""
 
 from pathlib import Path
-from typing import Any
 
 import click
 
-from cxlemu.cli.vocabulary import option
+from cxlemu.cli.options import Flags, argument, concept, path, taking
+
+
+class ReplayFlags(Flags):
+    token: str = argument()
+    algorithm: str | None = concept(
+        "algorithm", help="File and function of the algorithm that the token names; executes the file."
+    )
+    svg: Path | None = path("--svg", help="Draw the history of the wrongly read line to an SVG file.")
+    json_file: Path | None = concept("json")
 
 
 @click.command()
-@click.argument("token")
-@option("algorithm", help="File and function of the algorithm that the token names; executes the file.")
-@click.option(
-    "--svg", type=click.Path(path_type=Path), help="Draw the history of the wrongly read line to an SVG file."
-)
-@option("json")
-@click.pass_context
-def command(ctx: click.Context, /, **flags: Any) -> None:
+@taking(ReplayFlags, work="replay_run:run")
+def command() -> None:
     """Reproduce the failure that TOKEN describes; @FILE reads the token from a file.
 
     The exit code is 1 if the failure happens again, 0 if not, and 3 if a fault never happens, or nothing fails in a
@@ -28,6 +30,3 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
       cxlemu replay @token.txt --svg picture.svg
       cxlemu replay @token.txt --algorithm my_all_reduce.py:my_all_reduce
     """
-    from faults.cli.replay_run import run
-
-    run(ctx, **flags)

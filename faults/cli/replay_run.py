@@ -8,15 +8,13 @@ from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import check_output, write_json, write_output
 from cxlemu.errors import ArgumentError
 from cxlemu.files import read_file
+from faults.cli.replay import ReplayFlags
 from faults.replay.replay import replay
 from faults.token import TOKEN_CHARS_MAX, parse
 
 
-def run(ctx: click.Context, token: str, algorithm: str | None, svg: Path | None, json_file: Path | None) -> None:
-    """Replay a token, and print the result, as the command's flags say.
-
-    The command exits with 1 if it fails again, with 3 if it does not and nothing is known, else 0.
-    """
+def run(ctx: click.Context, asked: ReplayFlags) -> None:
+    token, svg = asked.token, asked.svg
     if svg is not None:
         if svg.suffix.lower() != ".svg":
             raise ArgumentError(f"--svg {svg}: the picture is SVG: give a file that ends in .svg")
@@ -25,7 +23,7 @@ def run(ctx: click.Context, token: str, algorithm: str | None, svg: Path | None,
     out = console()
     for difference in parsed.differences():
         print_wrapped(out, f"# {difference}", "yellow", indent="#   ")
-    replayed = replay(parsed, algorithm)
+    replayed = replay(parsed, asked.algorithm)
     print_wrapped(out, f"# {replayed.what}", indent="#   ")
     for remark in replayed.remarks:
         print_wrapped(out, f"# {remark}", "yellow", indent="#   ")
@@ -47,7 +45,7 @@ def run(ctx: click.Context, token: str, algorithm: str | None, svg: Path | None,
         "same": replayed.same,
         "recorded": replayed.before,
     }
-    write_json(json_file, document | {"remarks": list(replayed.remarks)})
+    write_json(asked.json_file, document | {"remarks": list(replayed.remarks)})
     if svg is not None:
         drawn = replayed.picture()
         if drawn is None:

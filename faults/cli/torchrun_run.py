@@ -28,6 +28,7 @@ from cxlemu.signals import stops_exit
 from cxlemu.topology import Topology
 from cxlemu.topology.fields import closest
 from cxlemu.units import counted
+from faults.cli.torchrun import TorchrunFlags
 from faults.cli.torchrun_undone import undone
 from faults.torch.launch import Round, run_ranks
 from faults.torch.script import LeftOut, TrainingScript
@@ -40,26 +41,26 @@ REPORT_BYTES_MAX = 1 << 30
 OF_TORCH = re.compile(r"^RuntimeError: Got the following error when running the callback: ")  # what it puts before ours
 
 
-def run(ctx: click.Context, /, **flags: Any) -> None:
-    if flags["replay"] is not None:
-        ctx.exit(_replay(ctx, flags["replay"], flags["json_file"]))
-    script: Path | None = flags["script"]
+def run(ctx: click.Context, asked: TorchrunFlags) -> None:
+    if asked.replay is not None:
+        ctx.exit(_replay(ctx, asked.replay, asked.json_file))
+    script = asked.script
     if script is None:
         raise ArgumentError("name the training script: cxlemu torchrun -n 2 train.py")
     if not script.is_file():
         raise ArgumentError(f"{script} is not a file: name the training script")
     if importlib.util.find_spec("torch") is None:
         raise ArgumentError("torchrun needs PyTorch: pip install 'cxlemu[torch]'")
-    faults, pool = _script(flags), _pool(flags)
-    kept = ctx.with_resource(_folder(flags["save"]))
+    faults, pool = _script(asked), _pool(asked)
+    kept = ctx.with_resource(_folder(asked.save))
     if faults is not None:
         (kept / "script.json").write_text(json.dumps(faults.model_dump(mode="json", exclude_none=True)))
     settings = Settings(
         str(kept.resolve()),
-        compare=flags["compare"] is not None,
-        digests=flags["digests"],
+        compare=asked.compare is not None,
+        digests=asked.digests,
         script=None if faults is None else str((kept / "script.json").resolve()),
-        pace=flags["pace"] is not None,
+        pace=asked.pace is not None,
         debug=bool(ctx.find_root().params.get("debug")),
     )
     settings.write()
@@ -71,13 +72,13 @@ def run(ctx: click.Context, /, **flags: Any) -> None:
         with say:
             click.echo(line if rank == 0 else f"rank {rank}: {line}", nl=False)
 
-    if faults is not None and flags["faults"] is not None:
-        click.echo(f"# faults   {flags['faults']}: {counted(len(faults.faults), 'fault')}")
-    rounds = run_ranks(str(script), flags["arguments"], flags["ranks"], flags["max_restarts"], environment, told)
-    lines = _reports(kept, flags["ranks"])
-    missing = undone(flags, faults or TrainingScript(), lines)
+    if faults is not None and asked.faults is not None:
+        click.echo(f"# faults   {asked.faults}: {counted(len(faults.faults), 'fault')}")
+    rounds = run_ranks(str(script), asked.arguments, asked.ranks, asked.max_restarts, environment, told)
+    lines = _reports(kept, asked.ranks)
+    missing = undone(asked, faults or TrainingScript(), lines)
     report = {
-        "ranks": flags["ranks"],
+        "ranks": asked.ranks,
         "rounds": [{"codes": each.codes, "stopped": each.stopped} for each in rounds],
         "events": lines,
         "undone": missing,
@@ -85,7 +86,7 @@ def run(ctx: click.Context, /, **flags: Any) -> None:
     wrong = _tell(lines, rounds, kept)
     for sentence in missing:
         click.echo(sentence, err=True)
-    write_json(flags["json_file"], report)
+    write_json(asked.json_file, report)
     if wrong or rounds[-1].failed:
         ctx.exit(1)
     if missing:
@@ -118,11 +119,11 @@ def _folder(save: Path | None) -> Iterator[Path]:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _script(flags: dict[str, Any]) -> TrainingScript | None:
+def _script(asked: TorchrunFlags) -> TrainingScript | None:
     """Put together the script's file and the flags that add to it."""
-    script = TrainingScript() if flags["faults"] is None else TrainingScript.load(flags["faults"])
+    script = TrainingScript() if asked.faults is None else TrainingScript.load(asked.faults)
     left_out = list(script.leave_out)
-    for text in flags["leave_out"]:
+    for text in asked.leave_out:
         rank, _, instruction = text.partition(":")
         if not rank.isdecimal() or not instruction:
             raise ArgumentError(f"--leave-out is RANK:INSTRUCTION, such as 1:INVALIDATE, not {text!r}")
@@ -132,30 +133,30 @@ def _script(flags: dict[str, Any]) -> TrainingScript | None:
             it = f"there is no instruction {instruction!r}; {closest(instruction, Op.__members__)}"
             raise ArgumentError(f"--leave-out {text}: {it}") from None
     script = script.model_copy(update={"leave_out": tuple(left_out)})
-    if flags["faults"] is not None and not script.faults and not script.leave_out:
-        raise ArgumentError(f"--faults {flags['faults']} has neither faults nor leave_out: nothing would happen")
-    script.check(ranks=flags["ranks"], backend=flags["backend"])
+    if asked.faults is not None and not script.faults and not script.leave_out:
+        raise ArgumentError(f"--faults {asked.faults} has neither faults nor leave_out: nothing would happen")
+    script.check(ranks=asked.ranks, backend=asked.backend)
     return script if script.faults or script.leave_out else None
 
 
-def _pool(flags: dict[str, Any]) -> dict[str, str]:
+def _pool(asked: TorchrunFlags) -> dict[str, str]:
     """Check what the flags say of the pool, and give it as the ranks' environment has it."""
-    MemorySpec(flags["backend"], seed=flags["adversary"], devices=flags["devices"])
-    if flags["pace"] and flags["config"]:
+    MemorySpec(asked.backend, seed=asked.adversary, devices=asked.devices)
+    if asked.pace and asked.config:
         raise ArgumentError("--pace names a topology itself: leave out --config")
-    if flags["pace"] and flags["compare"]:
+    if asked.pace and asked.compare:
         raise ArgumentError("--pace does not go with --compare: Gloo's messages take this machine's time")
-    config = flags["pace"] or flags["config"]
+    config = asked.pace or asked.config
     if config:
         Topology.load(config)
     given = {
-        "BACKEND": flags["backend"],
-        "SEED": flags["adversary"],
-        "DEVICES": ":".join(flags["devices"]),
+        "BACKEND": asked.backend,
+        "SEED": asked.adversary,
+        "DEVICES": ":".join(asked.devices),
         "TOPOLOGY": config,
-        "CARD_BYTES": flags["card_bytes"],
-        "INTEGRITY": flags["integrity"],
-        "TIME_SCALE": "auto" if flags["pace"] else None,
+        "CARD_BYTES": asked.card_bytes,
+        "INTEGRITY": asked.integrity,
+        "TIME_SCALE": "auto" if asked.pace else None,
     }
     return {f"CXLEMU_{name}": str(value) for name, value in given.items() if value not in (None, "")}
 

@@ -6,6 +6,7 @@ from typing import Any
 from cxlemu.memory.backend import BACKENDS
 from cxlemu.plan import Op
 from cxlemu.units import counted
+from faults.cli.torchrun import TorchrunFlags
 from faults.inject.injection import FaultTally, Happened
 from faults.inject.unfired import unfired
 from faults.torch.leaving_out import NEEDLESS
@@ -14,30 +15,28 @@ from faults.torch.script import TrainingScript
 Event = dict[str, Any]
 
 
-def undone(flags: dict[str, Any], script: TrainingScript, events: Sequence[Event]) -> list[str]:
+def undone(asked: TorchrunFlags, script: TrainingScript, events: Sequence[Event]) -> list[str]:
     """List what did not happen. A rank tells its counts when its groups end: after an error they are unknown."""
     kinds = {event["kind"] for event in events}
     counted_all = not kinds & {"difference", "error"}
-    sentences = [*_unfired(script, events), *(_left_out(script, events, flags["backend"]) if counted_all else ())]
+    sentences = [*_unfired(script, events), *(_left_out(script, events, asked.backend) if counted_all else ())]
     nature = [event["moved"] for event in events if event["kind"] == "nature"]
-    if flags["adversary"] is not None and nature and not any(nature):
+    if asked.adversary is not None and nature and not any(nature):
         sentences.append("the adversary moved no line: so little work draws no move from that seed")
     compared = [event for event in events if event["kind"] == "compared"]
-    if flags["compare"] and counted_all and not any(event["calls"] + event["messages"] for event in compared):
+    if asked.compare and counted_all and not any(event["calls"] + event["messages"] for event in compared):
         sentences.append("nothing was compared: no group of two ranks or more made a call")
     sentences += [
         f"rank {event['rank']} did not compare all messages of group {event['group']}"
         for event in compared
         if event["lost"]
     ]
-    if flags["digests"] and "digests" not in kinds:
-        steps = counted(flags["digests"], "step")
+    if asked.digests and "digests" not in kinds:
+        steps = counted(asked.digests, "step")
         sentences.append(
             f"no replicas were compared: no optimizer took {steps}, or no model is a DistributedDataParallel"
         )
-    if flags["pace"] and not any(
-        event["kind"] == "steps" and any(s["calls"] for s in event["steps"]) for event in events
-    ):
+    if asked.pace and not any(event["kind"] == "steps" and any(s["calls"] for s in event["steps"]) for event in events):
         sentences.append("--pace: no step of an optimizer made a call whose time is known")
     made = [event["calls"] for event in events if event["kind"] == "made"]
     if "group" not in kinds and not sentences:

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from cxlemu.choices import TRANSPORTS
-from cxlemu.cli.options import Flags, argument, concept, flag, taking
+from cxlemu.cli.options import Flags, argument, choice, concept, flag, switch, taking
 from cxlemu.cli.params import each_once
 from cxlemu.cli.several import for_each_ranks
 from cxlemu.cli.vocabulary import RanksParam
@@ -21,9 +21,9 @@ class BenchFlags(Flags):
     alternations: int = flag(
         "--alternations", type=click.IntRange(1), default=5, help="Rounds in which all take turns."
     )
-    source: str = flag(
+    source: str = choice(
         "--source",
-        type=click.Choice(list(SOURCES)),
+        of=list(SOURCES),
         default="both",
         help="Rewrite sources before each call, as applications do, or leave them the same.",
     )
@@ -49,9 +49,9 @@ class BenchFlags(Flags):
         metavar="cuda|cuda:N|fake",
         help="Also measure arrays on a device: one GPU per rank in turn, this GPU, or a fake.",
     )
-    transport: str = flag(
+    transport: str = choice(
         "--transport",
-        type=click.Choice(TRANSPORTS),
+        of=TRANSPORTS,
         default="pool",
         help="process: also measure arrays that travel from process to process, as MPI's single copies do.",
     )
@@ -59,10 +59,8 @@ class BenchFlags(Flags):
     deadline_s: float = concept("deadline", default=120.0)
     json_file: Path | None = concept("json")
     plot_file: Path | None = concept("plot", help="Draw the results to a .png, .svg or .pdf; needs matplotlib.")
-    callgrind: bool = flag(
-        "--callgrind",
-        is_flag=True,
-        help="Also count the instructions of small calls, which no noise changes; needs valgrind.",
+    callgrind: bool = switch(
+        "--callgrind", help="Also count the instructions of small calls, which no noise changes; needs valgrind."
     )
 
 

@@ -5,14 +5,12 @@ from pathlib import Path
 import click
 
 from cxlemu.cli.commands import group_of
-from cxlemu.cli.options import JsonFlags, concept, flag, taking
+from cxlemu.cli.options import JsonFlags, concept, flag, switch, taking
 
 
 class IntervalsFlags(JsonFlags):
-    intervals: bool = flag(
-        "--intervals",
-        is_flag=True,
-        help="Also print each figure low, middle and high, within the ranges of the configs' figures.",
+    intervals: bool = switch(
+        "--intervals", help="Also print each figure low, middle and high, within the ranges of the configs' figures."
     )
 
 

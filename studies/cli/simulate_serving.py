@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from collectives.choices import WITH
-from cxlemu.cli.options import Flags, argument, concept, flag, taking
+from cxlemu.cli.options import Flags, argument, choice, concept, flag, path, switch, taking
 from cxlemu.cli.params import BytesParam, Names, NumberParam
 from studies.choices import (
     BATCH_REQUESTS,
@@ -46,7 +46,7 @@ class ServingFlags(Flags):
     capacity_bytes: int | None = flag(
         "--capacity", type=BytesParam(), help="Size of the store on all hosts together.  [default: what -c has]"
     )
-    warm: bool = flag("--warm", is_flag=True, help="Begin with a store that holds all blocks that will be reused.")
+    warm: bool = switch("--warm", help="Begin with a store that holds all blocks that will be reused.")
     model: str = flag("--model", default="llama3-8b", help="Model: a shipped name or a file.")
     accelerator: str | None = flag(
         "--accelerator", help="Accelerator: a shipped name or a file.  [default: that of -c]"
@@ -80,9 +80,9 @@ class ServingFlags(Flags):
         default=0,
         help="Number of instances that only compute prompts; the others then only answer.",
     )
-    route: str = flag(
+    route: str = choice(
         "--route",
-        type=click.Choice(ROUTES),
+        of=ROUTES,
         default="balance",
         help="Send a request to the instance with the fewest tokens to do; prefix subtracts those it has in memory.",
     )
@@ -106,9 +106,9 @@ class ServingFlags(Flags):
         metavar="N",
         help=f"Number of requests: the first of TRACE, or generated ones.  [default: all, or {REQUESTS}]",
     )
-    workload: str = flag(
+    workload: str = choice(
         "--workload",
-        type=click.Choice(WORKLOADS),
+        of=WORKLOADS,
         default=WORKLOADS[0],
         help="Generated requests: turns of conversations, or questions about long documents.",
     )
@@ -119,9 +119,7 @@ class ServingFlags(Flags):
         help=f"Number of generated requests in a second.  [default: {REQUESTS_PER_S:g} for each host]",
     )
     seed: int = flag("--seed", type=click.IntRange(0), metavar="N", default=1, help="Seed of the generated requests.")
-    written: Path | None = flag(
-        "--write-trace", type=click.Path(path_type=Path), metavar="PATH", help="Write the requests there as a trace."
-    )
+    written: Path | None = path("--write-trace", metavar="PATH", help="Write the requests there as a trace.")
     crashes: tuple[str, ...] = flag(
         "--crash", multiple=True, metavar="HOST@S", help="Crash a host S seconds after the start, with its memory."
     )
@@ -134,10 +132,8 @@ class ServingFlags(Flags):
         metavar="HOST@S",
         help="Let a host begin S seconds after the start, or again after its crash; it reads its weights first.",
     )
-    beside: Path | None = flag("--with", type=click.Path(path_type=Path), metavar="FILE", help=WITH)
-    intervals: bool = flag(
-        "--intervals", is_flag=True, help="Also give each answer's range, while figures vary within theirs."
-    )
+    beside: Path | None = path("--with", metavar="FILE", help=WITH)
+    intervals: bool = switch("--intervals", help="Also give each answer's range, while figures vary within theirs.")
     verbose: bool = concept("verbose", help="Also show the links and cards that were busiest.")
     json_file: Path | None = concept("json")
     plot_file: Path | None = concept("plot", help="Draw the run over time to a .png, .svg or .pdf.")

@@ -5,20 +5,18 @@ from pathlib import Path
 import click
 
 from cxlemu.choices import DEFAULT_TOPOLOGY
-from cxlemu.cli.options import JsonFlags, argument, concept, flag, taking
+from cxlemu.cli.options import JsonFlags, argument, concept, flag, path, switch, taking
 
 
 class TraceFlags(JsonFlags):
     prefix: Path = argument(type=click.Path(path_type=Path))
     config: str = concept("config", default=DEFAULT_TOPOLOGY, help="Topology of the modelled fabric: a file or a name.")
-    groups_file: Path | None = flag(
-        "--groups", type=click.Path(path_type=Path), help="JSON file that maps the name of each group to its ranks."
+    groups_file: Path | None = path("--groups", help="JSON file that maps the name of each group to its ranks.")
+    skip_missing: bool = switch(
+        "--skip-missing", help="Let nodes wait only for nodes that are there: a converter may drop some."
     )
-    skip_missing: bool = flag(
-        "--skip-missing", is_flag=True, help="Let nodes wait only for nodes that are there: a converter may drop some."
-    )
-    ctrl_deps: bool = flag(
-        "--ctrl-deps", is_flag=True, help="Let nodes also wait for their ctrl_deps, as Chakra's own reader does not."
+    ctrl_deps: bool = switch(
+        "--ctrl-deps", help="Let nodes also wait for their ctrl_deps, as Chakra's own reader does not."
     )
     accelerator: str | None = flag(
         "--accelerator",

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from collectives.choices import WITH
-from cxlemu.cli.options import Flags, concept, flag, taking
+from cxlemu.cli.options import Flags, choice, concept, flag, path, taking
 from cxlemu.cli.params import NumberParam
 from cxlemu.cli.several import for_each_ranks
 from cxlemu.cli.vocabulary import RanksParam
@@ -48,11 +48,8 @@ class TrainingFlags(Flags):
         default=1,
         help="Number of sequences of a microbatch.",
     )
-    recompute: str = flag(
-        "--recompute",
-        type=click.Choice(RECOMPUTE),
-        default="none",
-        help="Activations that the backward pass computes again.",
+    recompute: str = choice(
+        "--recompute", of=RECOMPUTE, default="none", help="Activations that the backward pass computes again."
     )
     capacity_factor: float | None = flag(
         "--capacity-factor",
@@ -74,10 +71,8 @@ class TrainingFlags(Flags):
         metavar="NUMBERS|FILE",
         help="Tokens of each expert, between commas or in a file, instead of a draw.",
     )
-    offload: str | None = flag(
-        "--offload",
-        type=click.Choice(OFFLOAD_PLACES),
-        help="Memory that holds the optimizer's state.  [default: the accelerator's]",
+    offload: str | None = choice(
+        "--offload", of=OFFLOAD_PLACES, help="Memory that holds the optimizer's state.  [default: the accelerator's]"
     )
     fails: tuple[str, ...] = flag(
         "--fail",
@@ -85,7 +80,7 @@ class TrainingFlags(Flags):
         metavar="WHAT:NAME@US",
         help="Fail link:NAME or switch:NAME of -c, US microseconds after the step began.",
     )
-    beside: Path | None = flag("--with", type=click.Path(path_type=Path), metavar="FILE", help=WITH)
+    beside: Path | None = path("--with", metavar="FILE", help=WITH)
     json_file: Path | None = concept("json")
     trace_file: Path | None = concept("trace")
 

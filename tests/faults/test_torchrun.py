@@ -20,6 +20,7 @@ from cxlemu.memory.rates import DEFAULT_RATES
 from cxlemu.plan import DTYPES, Op
 from cxlemu.pool import segments
 from cxlemu.world import RankContext, launch
+from faults.cli.torchrun import TorchrunFlags
 from faults.cli.torchrun_run import _tell as tell
 from faults.cli.torchrun_undone import undone
 from faults.torch.launch import Round
@@ -399,8 +400,8 @@ def test_what_is_left_out_matters_where_it_would_do_something(op: Op, calls: int
 def test_a_run_without_the_pool_or_without_nature_is_none(
     adversary: int | None, events: list[tuple[str, dict[str, int]]], said: str
 ) -> None:
-    flags = {"backend": "emulated", "adversary": adversary, "compare": None, "digests": 0, "pace": None}
-    found = undone(flags, TrainingScript(), [{"kind": kind, **what} for kind, what in events])
+    asked = TorchrunFlags(backend="emulated", adversary=adversary, compare=None, digests=0, pace=None)
+    found = undone(asked, TrainingScript(), [{"kind": kind, **what} for kind, what in events])
     assert [sentence[: len(said)] for sentence in found] == [said] * bool(said)
 
 
@@ -408,10 +409,10 @@ MEETS = "import torch.distributed as dist\ndist.init_process_group()\n"
 
 
 def test_how_many_calls_make_an_invalidate_matter_is_said() -> None:
-    flags = {"backend": "emulated", "adversary": None, "compare": None, "digests": 0, "pace": None}
+    asked = TorchrunFlags(backend="emulated", adversary=None, compare=None, digests=0, pace=None)
     script = TrainingScript.model_validate({"leave_out": [{"rank": 1, "instruction": "INVALIDATE"}]})
     left_out = {"kind": "left out", "rank": 1, "instruction": "INVALIDATE", "count": 9, "mattered": 0}
-    (found,) = undone(flags, script, [left_out])
+    (found,) = undone(asked, script, [left_out])
     assert found.endswith("slots are used again after 16 calls at most, so train for more")
 
 
