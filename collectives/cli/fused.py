@@ -7,7 +7,7 @@ from collectives.cli.fused_options import RANKS_MAX, Dimensions, TilingFlags
 from collectives.defaults import REGION_BYTES
 from cxlemu.choices import GEMM_DTYPES
 from cxlemu.cli.backends import backends
-from cxlemu.cli.forms import engines
+from cxlemu.cli.commands import engines
 from cxlemu.cli.options import argument, choice, concept, flag, switch, taking
 from cxlemu.cli.params import NumberParam
 from cxlemu.cli.several import for_each_ranks

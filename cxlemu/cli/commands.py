@@ -12,7 +12,8 @@ import importlib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import Any, ClassVar, NamedTuple
 
 import click
 
@@ -89,12 +90,12 @@ class VerbCommand(click.Command):
         """Parse as click does, and write a note about each option that takes one value and is given twice."""
         if not ctx.resilient_parsing:  # a shell asks for completions
             values, _, given = self.make_parser(ctx).parse_args([*args])
-            for its in dict.fromkeys(given):
-                flag = max(its.opts, key=len)
-                if isinstance(its.type, click.Path) and "" in _each(values[its.name]):
-                    raise ArgumentError(f"{flag if isinstance(its, click.Option) else 'an argument'} '' names no file")
-                one = isinstance(its, click.Option) and not its.multiple and (not its.is_flag or its.secondary_opts)
-                if one and given.count(its) > 1:
+            for param in dict.fromkeys(given):
+                flag, option = max(param.opts, key=len), param if isinstance(param, click.Option) else None
+                if isinstance(param.type, click.Path) and "" in _each(values[param.name]):
+                    raise ArgumentError(f"{flag if option else 'an argument'} '' names no file")
+                single = option and not option.multiple and (not option.is_flag or option.secondary_opts)
+                if single and given.count(param) > 1:
                     click.echo(f"note: {flag} is given twice: the last one counts", err=True)
         return super().parse_args(ctx, args)
 
@@ -166,3 +167,22 @@ def with_forms(entry_group: str) -> type[VerbCommand]:
                 formatter.write_dl([(name, verb.text) for name, verb in commands(entry_group).items()])
 
     return Forms
+
+
+def engines(**modules: str) -> type[VerbCommand]:
+    """Return the class of a click command that ``--engine NAME``, wherever it stands, turns into another one."""
+
+    class Engines(VerbCommand):
+        engines: ClassVar[Mapping[str, str]] = modules
+
+        def make_context(
+            self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+        ) -> click.Context:
+            joined = " ".join(args).replace("--engine=", "--engine ").split()
+            name = next((after for flag, after in pairwise(joined) if flag == "--engine"), None)
+            if name in modules:
+                form = as_verb(importlib.import_module(modules[name]).command)
+                return form.make_context(info_name, args, parent, **extra)
+            return super().make_context(info_name, args, parent, **extra)
+
+    return Engines

@@ -20,7 +20,6 @@ from cxlemu.world import RankContext
 from faults.litmus._straight import Straight
 from faults.litmus.histogram import Histogram, LitmusTask
 from faults.litmus.lowering import LoweredTest, Numbers, obstacle
-from faults.litmus.placing import placed
 from faults.litmus.variation import BATCH, STRIDE_MAX, TrialBatch, batch_bytes
 from faults.verdict import Verdict
 
@@ -254,3 +253,23 @@ def _fitting(nbytes: int, lines: int, cards: int) -> int:
     """Return how many trials a batch has, so that its lines fit into ``nbytes`` of every card."""
     fits = (nbytes // (STRIDE_MAX * LINE_BYTES) - 2 * LINE_BYTES) * cards // lines
     return max(1, min(BATCH, fits))
+
+
+def placed(hosts: Sequence[int], machines: Sequence[int]) -> tuple[int, ...] | None:
+    """Return the rank of each thread of a test; None if a host's threads find no machine with a rank for each.
+
+    Threads of one host need one machine, hosts take different ones.
+    """
+    free = {machine: [r for r, home in enumerate(machines) if home == machine] for machine in dict.fromkeys(machines)}
+    on = dict.fromkeys(free, 0)  # hosts on each machine
+    ranks = [0] * len(hosts)
+    for host in sorted(set(hosts), key=lambda h: (-hosts.count(h), h)):
+        threads = [thread for thread, home in enumerate(hosts) if home == host]
+        fitting = [machine for machine, theirs in free.items() if len(theirs) >= len(threads)]
+        if not fitting:
+            return None
+        machine = min(fitting, key=lambda m: (on[m], -len(free[m])))  # the first one of equals
+        on[machine] += 1
+        for thread in threads:
+            ranks[thread] = free[machine].pop(0)
+    return tuple(ranks)

@@ -23,8 +23,8 @@ from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES
 from cxlemu.plan import Call, InHeap, Layout, Plan
 from cxlemu.topology.clusters import cluster_sizes
-from faults.mutate.asks import loops_of
 from faults.mutate.own import smallest
+from faults.prove.rounds import ASKING, Asking
 from faults.prove.sequences import filling
 from faults.zero_copy_calls import HEAP_INPUT, HEAP_OUTPUT, lent, lent_if_zero_copy, with_heap
 
@@ -333,3 +333,11 @@ def _spec(case: MutationCase) -> VariantSpec:
     if case.algorithm:
         return load_algorithm(case.algorithm).spec
     return ALL if case.collective in fused.KINDS else recipe(case.collective, case.variant).spec
+
+
+def loops_of(recipe: Recipe, call: Call) -> list[Loop]:
+    """The loops over rounds in which a one-level algorithm of ours moves a call's blocks, as the root asks for them."""
+    layout = Layout(call.ranks, 1, 1, LINE_BYTES, 1, LINE_BYTES)
+    asking = ASKING.get(recipe.builder, Asking)(call, layout, recipe.spec, call.root)
+    recipe.algorithm(asking)
+    return asking.loops

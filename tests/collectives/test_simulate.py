@@ -24,7 +24,7 @@ from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Call, Op
 from cxlemu.topology import Topology
-from faults.mutate.asks import loops_of
+from faults.mutate.cases import loops_of
 from tests.helpers.by_hand import FENCE, signal, wait
 from tests.helpers.commands import cxlemu, with_json
 from tests.helpers.fabric_helpers import plan, read, write

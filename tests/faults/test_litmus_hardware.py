@@ -25,11 +25,10 @@ from faults.cli import litmus_hardware
 from faults.explore.result import Budget
 from faults.litmus._straight import Straight as NativeStraight
 from faults.litmus.condition import Condition
-from faults.litmus.hardware import HardwareSetting, run
+from faults.litmus.hardware import HardwareSetting, placed, run
 from faults.litmus.histogram import Histogram, LitmusTask
 from faults.litmus.language import Litmus, parse, read
 from faults.litmus.lowering import obstacle
-from faults.litmus.placing import placed
 from faults.litmus.run import run as search
 from faults.litmus.variation import STRIDE_MAX, TrialBatch, batch_bytes
 from faults.machine.program import MachineProgram, Straight
