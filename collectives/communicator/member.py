@@ -119,12 +119,7 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint, Unshared):
         )
         self._runner.go_on_with(self._messenger)
         self.persistent = Persistent(
-            self.rank,
-            self.size,
-            self._runner.prepare,
-            self._prepare_uneven,
-            self._runner.product,
-            self._runner.timed,
+            self.rank, self.size, self._runner.prepare, self._prepare_uneven, self._runner.product, self._runner.timed
         )
         self._calls = self._runner.cache
         self._install_fast_path(self._runner.cache)

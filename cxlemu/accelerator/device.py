@@ -105,13 +105,7 @@ class ComputeDevice(Protocol):
         """Queue a copy within the device, or between it and pinned memory."""
 
     def fold(
-        self,
-        queue: Queue,
-        target: BufferPart,
-        dtype: int,
-        redop: RedOp,
-        sources: Sequence[BufferPart],
-        divisor: int,
+        self, queue: Queue, target: BufferPart, dtype: int, redop: RedOp, sources: Sequence[BufferPart], divisor: int
     ) -> None:
         """Queue a fold, as `cxlemu.plan.reduction.fold` defines it, bit by bit."""
 

@@ -26,12 +26,7 @@ _STYLE = (
 
 
 def certificate(
-    measured: Calibration,
-    cards: MeasuredCards | None,
-    litmus: Mapping[str, Any] | None,
-    *,
-    load: float,
-    virtual: bool,
+    measured: Calibration, cards: MeasuredCards | None, litmus: Mapping[str, Any] | None, *, load: float, virtual: bool
 ) -> dict[str, Any]:
     """Return the document; ``cards`` is None where shared memory was measured, ``litmus`` where no test was run.
 

@@ -28,8 +28,5 @@ if TYPE_CHECKING:
 __all__ = ["Account", "FabricManager", "Grant", "GuardedEngine", "PoolManager"]
 
 __getattr__ = imported_when_asked_for(
-    __name__,
-    guard=["GuardedEngine"],
-    manager=["Account", "FabricManager", "Grant"],
-    pool_manager=["PoolManager"],
+    __name__, guard=["GuardedEngine"], manager=["Account", "FabricManager", "Grant"], pool_manager=["PoolManager"]
 )

@@ -125,18 +125,8 @@ HEADER_BOUNDS = {
 _BYTES = (0, CARD_BYTES_MAX)
 _BOUNDS: dict[type, dict[str, tuple[int, int]]] = {
     Header: {},  # a reader has to tell one that cannot be from one that is not there: see HEADER_BOUNDS
-    GrantLine: {
-        "number": (0, COUNT_MAX),
-        "at": _BYTES,
-        "nbytes": _BYTES,
-        "state": (min(GrantState), max(GrantState)),
-    },
-    AccountLine: {
-        "peak": _BYTES,
-        "added": (0, COUNT_MAX),
-        "released": (0, COUNT_MAX),
-        "forced": (0, COUNT_MAX),
-    },
+    GrantLine: {"number": (0, COUNT_MAX), "at": _BYTES, "nbytes": _BYTES, "state": (min(GrantState), max(GrantState))},
+    AccountLine: {"peak": _BYTES, "added": (0, COUNT_MAX), "released": (0, COUNT_MAX), "forced": (0, COUNT_MAX)},
     UseLine: {"number": (0, COUNT_MAX), "inside": (0, 1)},
 }
 

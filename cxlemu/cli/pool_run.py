@@ -28,16 +28,7 @@ def list_pools(_ctx: click.Context, asked: JsonFlags) -> None:
     table = plain_table("name", "cards", "size", "hosts", "owner pid", "state", "age", "mode")
     for row in rows:
         size, age = format_bytes(row["cards_bytes"]), timedelta(seconds=round(row["age_s"]))
-        columns = (
-            row["name"],
-            row["cards"],
-            size,
-            row["hosts"],
-            row["owner_pid"],
-            row["state"],
-            age,
-            row["mode"],
-        )
+        columns = (row["name"], row["cards"], size, row["hosts"], row["owner_pid"], row["state"], age, row["mode"])
         table.add_row(*("-" if column is None else str(column) for column in columns))
     console().print(table, soft_wrap=False)
     for damage in (damage for row in rows for damage in row["damage"]):
@@ -109,12 +100,7 @@ def _host_facts(host: int, segment: Segment) -> dict[str, Any]:
     """Describe a host's cache; how much of it was ever used shows in the memory behind its sparse segment."""
     with segments.opened(segment) as fd:
         status = os.fstat(fd)
-    return {
-        "host": host,
-        "segment": str(segment),
-        "cache_bytes": status.st_size,
-        "used_bytes": status.st_blocks * 512,
-    }
+    return {"host": host, "segment": str(segment), "cache_bytes": status.st_size, "used_bytes": status.st_blocks * 512}
 
 
 def _numa_node(pages: Bytes) -> int | None:

@@ -1,17 +1,7 @@
 """Plans: the instruction set, the rules every plan obeys, printing, and plans on disk."""
 
 from cxlemu.choices import DTYPE_NAMES
-from cxlemu.plan.instructions import (
-    DTYPES,
-    NOTHING,
-    Flag,
-    Instruction,
-    Kind,
-    Op,
-    Operand,
-    RedOp,
-    encode,
-)
+from cxlemu.plan.instructions import DTYPES, NOTHING, Flag, Instruction, Kind, Op, Operand, RedOp, encode
 from cxlemu.plan.layout import Layout
 from cxlemu.plan.plan import (
     FOLD_ORDERS,

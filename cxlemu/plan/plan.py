@@ -17,13 +17,7 @@ from numpy.typing import NDArray
 
 from cxlemu.errors import PlanError, PlanRuleError
 from cxlemu.plan.address import AddressMap
-from cxlemu.plan.instructions import (
-    GROUP_DTYPE,
-    REGION_DTYPE,
-    Instruction,
-    Records,
-    decode,
-)
+from cxlemu.plan.instructions import GROUP_DTYPE, REGION_DTYPE, Instruction, Records, decode
 from cxlemu.plan.layout import Layout
 
 Ints = NDArray[np.int64]

@@ -115,17 +115,8 @@ _LAYOUT: dict[type[Line], tuple[bytes, struct.Struct]] = {
 # What each field can be. The others are names, which are only compared, and heartbeats, which go round.
 _BOUNDS: dict[type[Line], dict[str, tuple[int, int]]] = {
     Record: {"ranks": (1, RANKS_MAX), "pid": (1, PID_MAX), "host": (0, HOSTS_MAX - 1)},
-    Checkin: {
-        "counter": (0, COUNT_MAX),
-        "ranks": (1, RANKS_MAX),
-        "pid": (1, PID_MAX),
-        "host": (0, HOSTS_MAX - 1),
-    },
-    Answer: {
-        "counter": (0, COUNT_MAX),
-        "admission": (min(Admission), max(Admission)),
-        "culprit": (0, RANKS_MAX - 1),
-    },
+    Checkin: {"counter": (0, COUNT_MAX), "ranks": (1, RANKS_MAX), "pid": (1, PID_MAX), "host": (0, HOSTS_MAX - 1)},
+    Answer: {"counter": (0, COUNT_MAX), "admission": (min(Admission), max(Admission)), "culprit": (0, RANKS_MAX - 1)},
     Status: {"call": (0, COUNT_MAX), "state": (min(RankState), max(RankState))},
 }
 

@@ -246,11 +246,7 @@ class _Target:
     """The ways to cards that are joined to the fabric by these steps, over these switches."""
 
     def __init__(
-        self,
-        steps: tuple[Hop, ...],
-        goal: _Goal,
-        ways: Mapping[str, Sequence[Hop]],
-        switches: Mapping[str, Switch],
+        self, steps: tuple[Hop, ...], goal: _Goal, ways: Mapping[str, Sequence[Hop]], switches: Mapping[str, Switch]
     ) -> None:
         self.goal = goal
         self._steps, self._ways, self._switches = steps, ways, switches

@@ -137,10 +137,7 @@ def _start(
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(
-        target=_child_main,
-        args=(main, world, rank, pool_name, os.getpid(), sender),
-        name=f"{RANK} {rank}",
-        daemon=True,
+        target=_child_main, args=(main, world, rank, pool_name, os.getpid(), sender), name=f"{RANK} {rank}", daemon=True
     )
     child.start()
     sender.close()  # the child's copy is the only one now: its death ends the stream
@@ -213,12 +210,7 @@ def _stops_blocked() -> Iterator[None]:
 
 
 def _child_main(
-    main: Callable[[RankContext], T],
-    world: World,
-    rank: int,
-    pool_name: str,
-    parent_pid: int,
-    pipe: Connection,
+    main: Callable[[RankContext], T], world: World, rank: int, pool_name: str, parent_pid: int, pipe: Connection
 ) -> None:
     for number in STOPS - {signal.SIGTERM}:  # a terminal's go to the whole group; the parent stops us
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):  # not of the user's module

@@ -23,13 +23,7 @@ from cxlemu.pool.session_area import FINGERPRINT_BYTES
 from cxlemu.rounding import round_up
 from cxlemu.units import format_bytes
 from cxlemu.version import __version__
-from cxlemu.world.heaps import (
-    ALIGN_BYTES,
-    card_bytes_with_heaps,
-    check_heap_bytes,
-    heap_bytes_in,
-    usual_heap_bytes,
-)
+from cxlemu.world.heaps import ALIGN_BYTES, card_bytes_with_heaps, check_heap_bytes, heap_bytes_in, usual_heap_bytes
 from cxlemu.world.outline import Outline
 
 if TYPE_CHECKING:

@@ -161,10 +161,7 @@ def _check_runs(asked: ExecFlags, *, named: bool) -> None:
         ),
         (named and asked.seed is not None, "--seed and --seeds exclude each other: --seed makes one run"),
         (alone and not every, f"{alone} is for a search: add --every"),
-        (
-            every and chosen,
-            "--every makes its own runs: leave --free, --seed, --seeds, --replay and --worst-case out",
-        ),
+        (every and chosen, "--every makes its own runs: leave --free, --seed, --seeds, --replay and --worst-case out"),
         (
             breaks and (chosen or asked.coherent or asked.link_down or several),
             f"{breaks} every makes its own runs, and injects nothing else: leave --free, --seed, --seeds, --replay, "

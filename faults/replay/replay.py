@@ -53,7 +53,4 @@ def _words(judgement: Judgement) -> str:
 
 
 # The kind of a token -> what replays its body.
-REPLAYERS: dict[str, Callable[[Mapping[str, Any], str | None], Replayed]] = {
-    "case": replay_case,
-    "calls": replay_calls,
-}
+REPLAYERS: dict[str, Callable[[Mapping[str, Any], str | None], Replayed]] = {"case": replay_case, "calls": replay_calls}

@@ -156,13 +156,7 @@ def _native_rows(folder: Path, ranks: int, wanted: list[int], dtype: str) -> lis
 @option(
     "config", dest="configs", default=TOPOLOGIES, show_default=True, help="Modelled fabrics; a comma list, or none."
 )
-@option(
-    "ranks",
-    type=RanksParam(2, 1024),
-    default="2,4,8,16,64",
-    show_default=True,
-    help="On each fabric.",
-)
+@option("ranks", type=RanksParam(2, 1024), default="2,4,8,16,64", show_default=True, help="On each fabric.")
 @option("minbytes", default="1K", show_default=True, help="Smallest size.")
 @option("maxbytes", default="64M", show_default=True, help="Largest size.")
 @click.option("-f", "--stepfactor", type=click.IntRange(2), default=4, show_default=True, help="Size times.")

@@ -29,11 +29,7 @@ def run(ctx: click.Context, asked: TraceFlags) -> None:
     computer = None if asked.accelerator is None else Accelerator.load(asked.accelerator)
     groups = None if asked.groups_file is None else read_json(asked.groups_file, "--groups")
     workload = load(
-        asked.prefix,
-        groups,
-        str(asked.groups_file),
-        without_missing=asked.skip_missing,
-        ctrl_deps=asked.ctrl_deps,
+        asked.prefix, groups, str(asked.groups_file), without_missing=asked.skip_missing, ctrl_deps=asked.ctrl_deps
     )
     if asked.skip_missing and "without_missing" not in workload.changed_by:
         raise ArgumentError("--skip-missing does nothing here, because no node is missing")

@@ -192,9 +192,4 @@ def _in_turn(placement: Placement, wanted: dict[int, int]) -> list[Move]:
     return moves
 
 
-POLICIES: dict[str, Callable[[], Policy]] = {
-    "static": Static,
-    "lru": Lru,
-    "hotness": Hotness,
-    "prefetch": Prefetch,
-}
+POLICIES: dict[str, Callable[[], Policy]] = {"static": Static, "lru": Lru, "hotness": Hotness, "prefetch": Prefetch}

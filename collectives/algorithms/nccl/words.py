@@ -131,14 +131,7 @@ class Sends(Builder):
         return self._record(stream)
 
     def receive_reduce(
-        self,
-        chunk: Chunk,
-        dst: Operand,
-        own: Operand,
-        sender: int,
-        *,
-        lane: int = 0,
-        last: bool = False,
+        self, chunk: Chunk, dst: Operand, own: Operand, sender: int, *, lane: int = 0, last: bool = False
     ) -> Event | None:
         """Read a chunk from this rank's inbox, folded with ``own``; with ``last``, avg divides.
 

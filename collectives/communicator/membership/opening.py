@@ -182,11 +182,7 @@ def abandoned(rank: int, members: Sequence[int]) -> PeerLostError:
 
 
 def await_ready(
-    context: RankContext,
-    board: Board,
-    members: Sequence[int],
-    deadline_s: float,
-    look: Look = in_peace,
+    context: RankContext, board: Board, members: Sequence[int], deadline_s: float, look: Look = in_peace
 ) -> None:
     """Tell the other members that this rank's part of the room is prepared, and wait until theirs are."""
     board.vote(members.index(context.rank), Vote(Stage.READY))

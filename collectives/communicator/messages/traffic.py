@@ -16,13 +16,7 @@ import numpy as np
 from collectives.communicator.calls.watch import PeerMonitor
 from collectives.communicator.messages.channels import Channel, Inbox, Outbox
 from collectives.communicator.messages.guard import CourierGuard
-from collectives.communicator.messages.mailboxes import (
-    RECEIVER,
-    SEGMENT_BYTES,
-    SEGMENT_ROUNDS_MAX,
-    SENDER,
-    MailRoom,
-)
+from collectives.communicator.messages.mailboxes import RECEIVER, SEGMENT_BYTES, SEGMENT_ROUNDS_MAX, SENDER, MailRoom
 from collectives.communicator.messages.matching import Matching, Message, Receive
 from collectives.communicator.messages.requests import Rank, Request, Status
 from collectives.communicator.messages.transfers import ADVANCING, AT_WORK, CLOSED, WAKE, TransferLane

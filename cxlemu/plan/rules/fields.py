@@ -6,16 +6,7 @@ import numpy as np
 
 from cxlemu.choices import DTYPE_NAMES
 from cxlemu.memory.protocol import PAYLOAD_BYTES
-from cxlemu.plan.instructions import (
-    DTYPES,
-    OPERAND_FIELDS,
-    SIGNATURES,
-    TELLING,
-    Flag,
-    Kind,
-    Op,
-    RedOp,
-)
+from cxlemu.plan.instructions import DTYPES, OPERAND_FIELDS, SIGNATURES, TELLING, Flag, Kind, Op, RedOp
 from cxlemu.plan.layout import PLACES_AT
 from cxlemu.plan.reduction import folds, why_not
 from cxlemu.plan.rules.program import Defect, Mask, PlanTable, one_of
