@@ -75,21 +75,21 @@ def target(named: Sequence[str], algorithm: str | None, *, variant: bool = False
     return Target((own.collective,), source, own)
 
 
-def check_called(its: Target, ranks: int) -> None:
+def check_called(asked: Target, ranks: int) -> None:
     """Refuse one rank for an algorithm of one's own: a call of one rank is a copy, whatever the algorithm."""
-    if ranks == 1 and its.own is not None and its.plan is None:
-        raise ArgumentError(f"a call of one rank is a copy, and {its.source} is not called: give 2 ranks or more")
+    if ranks == 1 and asked.own is not None and asked.plan is None:
+        raise ArgumentError(f"a call of one rank is a copy, and {asked.source} is not called: give 2 ranks or more")
 
 
-def check_options(ctx: click.Context, its: Target, fixed: Mapping[str, object]) -> None:
+def check_options(ctx: click.Context, asked: Target, fixed: Mapping[str, object]) -> None:
     """Check that no given flag contradicts a plan file; ``fixed`` has each parameter's right value, or `NEVER`."""
-    if its.plan is None:
+    if asked.plan is None:
         return
     for param in ctx.command.params:
         name = param.name or ""
         given = name in fixed and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
         if given and (fixed[name] is NEVER or ctx.params[name] != fixed[name]):
-            its.refuse(max(param.opts, key=len))
+            asked.refuse(max(param.opts, key=len))
 
 
 def check_applies(ctx: click.Context, collectives: Sequence[str]) -> None:

@@ -96,13 +96,13 @@ def _cut(switches: Sequence[Switch], count: int) -> list[Sequence[Switch]]:
     return [switches[k * len(switches) // count : (k + 1) * len(switches) // count] for k in range(count)]
 
 
-def _offered(its: FabricMetrics) -> Iterator[str]:
-    yield ", ".join(_plural(count, what) for what, count in its.switches.items())
-    if its.switches_between_hosts_mean is not None and its.oversubscription is not None:
-        where = "in each, " if its.kind == "xlink" and its.switches["domain"] > 1 else ""
-        mean, most = its.switches_between_hosts_mean, its.switches_between_hosts_max
+def _offered(metrics: FabricMetrics) -> Iterator[str]:
+    yield ", ".join(_plural(count, what) for what, count in metrics.switches.items())
+    if metrics.switches_between_hosts_mean is not None and metrics.oversubscription is not None:
+        where = "in each, " if metrics.kind == "xlink" and metrics.switches["domain"] > 1 else ""
+        mean, most = metrics.switches_between_hosts_mean, metrics.switches_between_hosts_max
         yield f"{where}from host to host over {mean:.3g} switches in the mean, {most} at most"
-        yield f"{where}bisection {its.bisection_gbytes_per_s:g} GB/s, oversubscribed {its.oversubscription:.3g} : 1"
+        yield f"{where}bisection {metrics.bisection_gbytes_per_s:g} GB/s, oversubscribed {metrics.oversubscription:.3g} : 1"
 
 
 def _plural(count: int, noun: str) -> str:
