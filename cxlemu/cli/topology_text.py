@@ -102,7 +102,8 @@ def _offered(metrics: FabricMetrics) -> Iterator[str]:
         where = "in each, " if metrics.kind == "xlink" and metrics.switches["domain"] > 1 else ""
         mean, most = metrics.switches_between_hosts_mean, metrics.switches_between_hosts_max
         yield f"{where}from host to host over {mean:.3g} switches in the mean, {most} at most"
-        yield f"{where}bisection {metrics.bisection_gbytes_per_s:g} GB/s, oversubscribed {metrics.oversubscription:.3g} : 1"
+        bisection = f"{metrics.bisection_gbytes_per_s:g} GB/s, oversubscribed {metrics.oversubscription:.3g} : 1"
+        yield f"{where}bisection {bisection}"
 
 
 def _plural(count: int, noun: str) -> str:
