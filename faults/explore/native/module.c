@@ -249,8 +249,7 @@ static bool begin_rows(search *s, const outside *o) {
     uint32_t width = (uint32_t)(s->at_events + (o->event_count + 15) / 16 + 1);
     int16_t zero;
     if (!number_of(s, 0, &zero)) return false;
-    if (!rows_begin(&s->states, width, (uint32_t)s->thread_count) || !rows_begin(&s->outcomes, width, 0))
-        return PyErr_NoMemory() != NULL;
+    if (!rows_begin(&s->states, width) || !rows_begin(&s->outcomes, width)) return PyErr_NoMemory() != NULL;
     s->current = calloc(s->states.width, sizeof *s->current);
     s->next = calloc(s->states.width, sizeof *s->next);
     s->first = calloc(s->states.width, sizeof *s->first);

@@ -12,21 +12,25 @@ static bool begin(item_set *set) {
     return set->items != NULL && set->slots != NULL;
 }
 
-static void set_order(row_set *rows, uint32_t spread) {
-    for (uint32_t k = 0; k < rows->width; k++) rows->order[k] = rows->width;
-    for (uint32_t k = 0; k < spread; k++) rows->order[(size_t)k * rows->width / spread] = k;
-    for (uint32_t k = 0, next = spread; k < rows->width; k++)
-        if (rows->order[k] == rows->width) rows->order[k] = next++;
+/* Deal the numbers out to the leaves in turn: neighbours in a row are often of one kind, and change each by itself. */
+static void set_order(row_set *rows) {
+    for (uint32_t k = 0; k < rows->width; k++) rows->order[k % rows->leaves * IN_A_LEAF + k / rows->leaves] = k;
 }
 
-bool rows_begin(row_set *rows, uint32_t width, uint32_t spread) {
+static void forget_got(row_set *rows) { memset(rows->got_places, 0xFF, rows->node_count * sizeof *rows->got_places); }
+
+bool rows_begin(row_set *rows, uint32_t width) {
     uint32_t leaves = (width + IN_A_LEAF - 1) / IN_A_LEAF;
     *rows = (row_set){.leaves = leaves, .node_count = 2 * leaves - 1, .width = leaves * IN_A_LEAF};
     rows->nodes = calloc(rows->node_count, sizeof *rows->nodes);
     rows->places = calloc(rows->node_count, sizeof *rows->places);
+    rows->got_places = malloc(rows->node_count * sizeof *rows->got_places);
+    rows->got_items = calloc(rows->node_count, sizeof *rows->got_items);
     rows->order = calloc(rows->width, sizeof *rows->order);
-    bool fine = rows->nodes != NULL && rows->places != NULL && rows->order != NULL;
-    if (fine) set_order(rows, spread);
+    bool fine = rows->nodes != NULL && rows->places != NULL && rows->order != NULL && rows->got_places != NULL &&
+                rows->got_items != NULL;
+    if (fine) set_order(rows);
+    if (fine) forget_got(rows);
     for (uint32_t k = 0; fine && k < rows->node_count; k++) fine = begin(&rows->nodes[k]);
     return fine;
 }
@@ -38,6 +42,8 @@ void rows_end(row_set *rows) {
     }
     free(rows->nodes);
     free(rows->places);
+    free(rows->got_places);
+    free(rows->got_items);
     free(rows->order);
 }
 
@@ -47,6 +53,7 @@ void rows_clear(row_set *rows) {
         rows->nodes[k].count = 0;
     }
     rows->count = 0;
+    forget_got(rows);
 }
 
 size_t rows_bytes(const row_set *rows) {
@@ -104,31 +111,53 @@ static uint64_t leaf(const uint16_t *row, const uint32_t *order) {
     return item;
 }
 
-uint32_t rows_add(row_set *rows, const uint16_t *row, bool *fresh) {
+static uint64_t item_of(const row_set *rows, const uint16_t *row, uint32_t node) {
     uint32_t first_leaf = rows->leaves - 1;
-    for (uint32_t k = rows->node_count; k-- > 0;) {
-        uint64_t item;
-        if (k >= first_leaf) item = leaf(row, rows->order + (size_t)IN_A_LEAF * (k - first_leaf));
-        else item = (uint64_t)rows->places[2 * k + 1] << 32 | rows->places[2 * k + 2];
-        rows->places[k] = add(&rows->nodes[k], item);
-        if (rows->places[k] == NO_ROW) return NO_ROW;
-    }
-    *fresh = rows->places[0] == rows->count;
-    rows->count = rows->nodes[0].count;
-    return rows->places[0];
+    if (node >= first_leaf) return leaf(row, rows->order + (size_t)IN_A_LEAF * (node - first_leaf));
+    return (uint64_t)rows->places[2 * node + 1] << 32 | rows->places[2 * node + 2];
 }
 
-void rows_get(const row_set *rows, uint32_t number, uint16_t *row) {
-    uint32_t first_leaf = rows->leaves - 1;
-    rows->places[0] = number;
+bool rows_root(row_set *rows, const uint16_t *row, uint64_t *root) {
+    for (uint32_t k = rows->node_count; k-- > 1;) {
+        uint64_t item = item_of(rows, row, k);
+        rows->places[k] = item == rows->got_items[k] ? rows->got_places[k] : NO_ROW;
+        if (rows->places[k] == NO_ROW) rows->places[k] = add(&rows->nodes[k], item);
+        if (rows->places[k] == NO_ROW) return false;
+    }
+    *root = item_of(rows, row, 0);
+    __builtin_prefetch(&rows->nodes->slots[hash(*root) & (rows->nodes->slot_count - 1)]);
+    return true;
+}
+
+void rows_expect(const row_set *rows, uint64_t root) {
+    const item_set *set = &rows->nodes[0];
+    uint32_t slot = set->slots[hash(root) & (set->slot_count - 1)];
+    if (slot != 0) __builtin_prefetch(&set->items[slot - 1]);
+}
+
+uint32_t rows_add_root(row_set *rows, uint64_t root, bool *fresh) {
+    uint32_t number = add(&rows->nodes[0], root);
+    *fresh = number == rows->count;
+    rows->count = rows->nodes[0].count;
+    return number;
+}
+
+uint32_t rows_add(row_set *rows, const uint16_t *row, bool *fresh) {
+    uint64_t root;
+    return rows_root(rows, row, &root) ? rows_add_root(rows, root, fresh) : NO_ROW;
+}
+
+void rows_get(row_set *rows, uint32_t number, uint16_t *row) {
+    uint32_t first_leaf = rows->leaves - 1, *places = rows->got_places;
+    places[0] = number;
     for (uint32_t k = 0; k < rows->node_count; k++) {
-        uint64_t item = rows->nodes[k].items[rows->places[k]];
+        uint64_t item = rows->got_items[k] = rows->nodes[k].items[places[k]];
         if (k >= first_leaf) {
             for (uint32_t n = 0; n < IN_A_LEAF; n++)
                 row[rows->order[IN_A_LEAF * (k - first_leaf) + n]] = (uint16_t)(item >> 16 * n);
         } else {
-            rows->places[2 * k + 1] = (uint32_t)(item >> 32);
-            rows->places[2 * k + 2] = (uint32_t)item;
+            places[2 * k + 1] = (uint32_t)(item >> 32);
+            places[2 * k + 2] = (uint32_t)item;
         }
     }
 }

@@ -22,7 +22,10 @@ typedef struct {
 
 typedef struct {
     item_set *nodes; /* the root first; the children of node k are 2k + 1 and 2k + 2 */
-    uint32_t *places; /* by node: its place, for the row that is added or found */
+    uint32_t *places; /* by node: its place, for the row that is added */
+    uint32_t *
+        got_places; /* the same for the row that was got last, which the next one is much like: NO_ROW if there is none */
+    uint64_t *got_items;
     uint32_t *order; /* where in a row the leaves' numbers stand */
     uint32_t leaves, node_count;
     uint32_t width; /* of a row, rounded up to a multiple of IN_A_LEAF; the numbers beyond are 0 */
@@ -31,15 +34,19 @@ typedef struct {
 
 #define NO_ROW UINT32_MAX
 
-/* Begin an empty set; false without memory. Rows differ mostly in their first numbers: `spread` of them are put far from one
- * another. */
-bool rows_begin(row_set *rows, uint32_t width, uint32_t spread);
+bool rows_begin(row_set *rows, uint32_t width); /* an empty set; false without memory */
 void rows_end(row_set *rows);
 void rows_clear(row_set *rows); /* make it empty again */
 size_t rows_bytes(const row_set *rows);
 
+/* Find the pair at a row's root; false without memory. Of several rows this is done first, so that their places come into the
+ * cache at the same time. */
+bool rows_root(row_set *rows, const uint16_t *row, uint64_t *root);
+void rows_expect(const row_set *rows, uint64_t root);
+uint32_t rows_add_root(row_set *rows, uint64_t root, bool *fresh); /* returns as rows_add does */
+
 /* Return a row's number, NO_ROW without memory. *fresh: whether it is new. */
 uint32_t rows_add(row_set *rows, const uint16_t *row, bool *fresh);
-void rows_get(const row_set *rows, uint32_t number, uint16_t *row);
+void rows_get(row_set *rows, uint32_t number, uint16_t *row);
 
 #endif

@@ -109,10 +109,28 @@ static bool note_first(search *s, int what, int who, int line, int age) {
                        (move){(uint8_t)what, (uint8_t)who, made, (int8_t)age, (uint16_t)(line != NO_LINE ? line : 0)});
 }
 
+/* Keep the states that moves led to. Return false in trouble. */
+static bool keep_arrived(search *s) {
+    for (int k = 0; k < s->arrived_count; k++) rows_expect(&s->states, s->arrived[k]);
+    for (int k = 0; k < s->arrived_count; k++) {
+        bool fresh;
+        uint32_t number = rows_add_root(&s->states, s->arrived[k], &fresh);
+        if (number == NO_ROW || (fresh && !room_for(&s->parents, number, &s->parent_capacity)))
+            return search_fail(s, NO_MEMORY);
+        if (fresh) s->parents[number] = s->at;
+        if (s->watch_ends && s->obliged[k]) {
+            if (!room_for(&s->edges, s->edge_count, &s->edge_capacity)) return search_fail(s, NO_MEMORY);
+            s->edges[s->edge_count++] = number;
+        }
+    }
+    s->arrived_count = 0;
+    return true;
+}
+
 /* Keep s->next, to which a move led, on this line or on none. `obliged`: the move happens at some time if no other move
  * does. Return false in trouble, and when a retrace has found its state. */
 static bool arrive(search *s, int what, int who, int line, int age, bool obliged) {
-    bool fresh, arrival = what == LAND || what == LAND_NT || what == EVICT;
+    bool arrival = what == LAND || what == LAND_NT || what == EVICT;
     if (s->trail.follows && !note_first(s, what, who, line, age)) return false;
     s->transitions += !s->trail.follows;
     if (s->settling.on && !settle_state(s, arrival ? line : NO_LINE)) return false;
@@ -120,18 +138,10 @@ static bool arrive(search *s, int what, int who, int line, int age, bool obliged
         s->trail.found = memcmp(s->trail.to, s->next, s->states.width * sizeof *s->next) == 0;
         return !s->trail.found;
     }
-    uint32_t number = rows_add(&s->states, s->next, &fresh);
-    if (number == NO_ROW) return search_fail(s, NO_MEMORY);
     s->is_obliged |= obliged;
-    if (fresh) {
-        if (!room_for(&s->parents, number, &s->parent_capacity)) return search_fail(s, NO_MEMORY);
-        s->parents[number] = s->at;
-    }
-    if (s->watch_ends && obliged) {
-        if (!room_for(&s->edges, s->edge_count, &s->edge_capacity)) return search_fail(s, NO_MEMORY);
-        s->edges[s->edge_count++] = number;
-    }
-    return true;
+    if (s->arrived_count == ARRIVED_MAX && !keep_arrived(s)) return false;
+    s->obliged[s->arrived_count] = obliged;
+    return rows_root(&s->states, s->next, &s->arrived[s->arrived_count++]) || search_fail(s, NO_MEMORY);
 }
 
 /* Change a line in s->next by an action that has one result. Return false in trouble. */
@@ -353,7 +363,7 @@ static bool look_at(search *s, uint32_t state) {
     for (int t = 0; t < s->thread_count; t++)
         if (complains(s, t)) return false;
     bool end = is_end(s);
-    if ((end && !note_end(s)) || !expand(s)) return false;
+    if ((end && !note_end(s)) || !expand(s) || !keep_arrived(s)) return false;
     if (s->is_whole && !end && !s->is_obliged && s->finding == NO_FINDING) stuck(s, DEADLOCK, state);
     return s->finding == NO_FINDING || s->past_hangs;
 }
@@ -417,6 +427,7 @@ static bool set_out(search *s) {
 
 static enum stopped run(search *s, budget b, double began) {
     bool fresh;
+    s->arrived_count = 0;
     if (!set_out(s)) return IN_TROUBLE;
     if (rows_add(&s->states, s->next, &fresh) == NO_ROW) return search_fail(s, NO_MEMORY) ? EXHAUSTED : IN_TROUBLE;
     for (uint32_t state = 0; state < s->states.count; state++) {

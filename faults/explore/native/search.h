@@ -7,6 +7,7 @@
 
 enum { THREADS_MAX = 32, LINES_MAX = 1024, REGISTERS_MAX = 64, EVENTS_MAX = 1024, NODES_MAX = 0x7FF0 };
 enum { VALUES_MAX = 255, CRASHED = 0xFFFF, NO_NODE = 0xFFFF };
+enum { ARRIVED_MAX = 32 };
 enum { NO_LINE = -1 }; /* of a step that touches no line */
 
 /* A thread at a node. */
@@ -80,6 +81,7 @@ typedef struct {
     host_set trusting[LINES_MAX]; /* hosts that were taken for a line's only writer */
     int32_t (*numbers)[HOSTS_MAX][FORGETTING]; /* by line: the numbers of these actions, for hosts that are alone */
     bool wrong; /* whether anything that was taken for granted is not so */
+    bool cut; /* whether a chain of free steps was too long, so that states are kept in which steps are free */
     uint32_t rounds;
 } settling;
 
@@ -111,6 +113,9 @@ struct search {
     uint32_t *ends;
     uint32_t end_count;
     uint64_t transitions;
+    uint64_t arrived[ARRIVED_MAX]; /* roots of the states that moves from `at` led to, which are not yet kept */
+    bool obliged[ARRIVED_MAX]; /* whether these moves happen at some time */
+    int arrived_count;
     uint32_t at; /* the state that is looked at */
     uint16_t *current, *next;
     bool is_obliged, is_whole; /* whether something must happen in it; whether all moves from it were tried */

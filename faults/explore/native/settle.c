@@ -113,6 +113,8 @@ void settle_again(search *s) {
 
 /* -- free steps */
 
+static bool is_new(const search *s, int line) { return s->next[s->at_lines + line] != s->current[s->at_lines + line]; }
+
 static const line_info *info_of(const search *s, int line) { return &s->lines[line].info[s->next[s->at_lines + line]]; }
 
 /* Change a line by an action that leads to one state; false if it leads to several, or none. */
@@ -211,6 +213,14 @@ static bool go(search *s, int t, bool *went) {
     return search_note(s, made) && search_proceed(s, t, at, seen, n->what == FENCE ? NO_LINE : n->line);
 }
 
+/* Whether a step of a thread may be free that was not free in s->current, where all that is free was made. */
+static bool may_go(const search *s, int t) {
+    if (s->settling.cut || s->next[t] != s->current[t]) return true;
+    const node *n = &s->threads[t].nodes[s->next[t] >> 1];
+    if (s->next[t] == CRASHED || n->what == 0) return false;
+    return n->what == FENCE || is_new(s, n->line);
+}
+
 /* -- what may be forgotten */
 
 /* A version of the line has come: who looks at it next? */
@@ -228,10 +238,12 @@ static bool renew_lookers(search *s, int line) {
 }
 
 static bool retire(search *s, int t) {
+    bool moved = s->next[t] != s->current[t];
     const node *n = search_node(s, s->next, t);
     if (n == NULL) return false;
     uint8_t host = s->threads[t].host;
     for (int line = 0; line < s->line_count && line < LIVE_MAX; line++) {
+        if (!moved && !is_new(s, line)) continue; /* as it was in s->current, where it was found not to be forgotten */
         const line_info *info = info_of(s, line);
         bool looking = n->what != 0 && ((n->live & bit(line)) || ((s->next[t] & 1) && n->line == line));
         if (!looking && !((info->away | info->dirty | info->posted | info->stored_nt) >> host & 1) &&
@@ -245,6 +257,7 @@ bool settle_first(search *s) {
     for (int t = 0; t < s->thread_count; t++)
         for (int line = 0; line < s->line_count && (s->settling.alone >> s->threads[t].host & 1); line++)
             if (!forget(s, line, s->threads[t].host, RENEWED)) return false;
+    memset(s->current, 0xFF, s->states.width * sizeof *s->current); /* all is new */
     return settle_state(s, NO_LINE);
 }
 
@@ -254,8 +267,9 @@ bool settle_state(search *s, int line) {
     for (int steps = 0; moved && steps < CHAIN_MAX;) {
         moved = false;
         for (int t = 0; t < s->thread_count; t++)
-            for (bool went = true; went && steps < CHAIN_MAX; steps += went, moved |= went)
+            for (bool went = may_go(s, t); went && steps < CHAIN_MAX; steps += went, moved |= went)
                 if (!go(s, t, &went)) return false;
+        s->settling.cut |= steps == CHAIN_MAX;
     }
     for (int host = 0; host < s->w.hosts; host++)
         if ((s->settling.alone >> host & 1) && !retire(s, s->settling.thread_of[host])) return false;
