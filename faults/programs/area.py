@@ -293,11 +293,11 @@ def _library() -> ctypes.CDLL:
 class Area:
     """The memory that the processes of one run share, as the driver sees it.
 
-    A process has one area at a time; `making` makes and removes it.
+    A process has one area at a time; `making` makes it.
     """
 
     def __init__(self, folder: Path, options: RunOptions) -> None:
-        """Make the files of a run in an empty folder, and its first state."""
+        """Make the files of a run, and its first state."""
         self.folder = folder
         self._library = _library()
         if not self._library.program_make(os.fsencode(folder), ctypes.byref(options)):
@@ -442,26 +442,36 @@ class Area:
         )
 
     def close(self) -> None:
-        """Let go of the files."""
+        """End the run; its files stay."""
         self._library.program_end()
 
 
 @contextmanager
-def making(options: RunOptions) -> Iterator[Area]:
-    """Make the area of a run, and remove all of it afterwards."""
+def run_folder() -> Iterator[Path]:
+    """Make the folder of runs that come one after another, and remove it afterwards."""
     _sweep()
     folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=SHARED))
     owner = os.open(folder / "owner", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(owner, fcntl.LOCK_EX)
-        area = Area(folder, options)
-        try:
-            yield area
-        finally:
-            area.close()
+        yield folder
     finally:
+        _library().program_leave(os.fsencode(folder))
         shutil.rmtree(folder, ignore_errors=True)
         os.close(owner)
+
+
+@contextmanager
+def making(options: RunOptions, folder: Path) -> Iterator[Area]:
+    """Make the area of a run; of its files those stay in the folder that the next run has as well."""
+    area = Area(folder, options)
+    made = set(folder.iterdir())
+    try:
+        yield area
+    finally:
+        area.close()
+        for path in set(folder.iterdir()) - made:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _sweep() -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from cxlemu.errors import ArgumentError
@@ -108,7 +109,20 @@ class RunProcesses:
         return end_children(self._others)
 
     def _start(self, number: int, command: Command, thread: int) -> None:
-        environment = {
+        environment = partial(self._environment, number, command, f"{thread:03d}")
+        start = self._servers.start if self._servers else lambda *_: None
+        try:
+            served = start(number, command.words, f"{thread:03d}", environment)
+            process = served or self._start_anew(number, command, environment())
+        except OSError as error:
+            raise ArgumentError(f"{command.words[0]}: {error.strerror}") from error
+        if served:
+            self._poll.register(served, select.POLLIN)
+        self._live[number] = (process, thread)
+        self._watch(process.pid, told=served is not None)
+
+    def _environment(self, number: int, command: Command, thread: str) -> dict[str, str]:
+        return {
             **os.environ,
             "LD_PRELOAD": " ".join(filter(None, [str(library_path()), os.environ.get("LD_PRELOAD")])),
             # A program with AddressSanitizer ends at once where its library is not the first.
@@ -116,19 +130,10 @@ class RunProcesses:
             "CXLEMU_PROGRAM_RUN": str(self._area.folder),
             "CXLEMU_PROGRAM_HOST": str(command.host),
             "CXLEMU_PROGRAM_COMMAND": str(number),
-            "CXLEMU_PROGRAM_THREAD": f"{thread:03d}",
+            "CXLEMU_PROGRAM_THREAD": thread,
             "CXLEMU_PROGRAM_POOLS": ":".join(pool.path for pool in self._setting.pools),
             VARIABLE: NO_SERVER,
         }
-        try:
-            served = self._servers.start(number, command.words, environment) if self._servers else None
-            process = served or self._start_anew(number, command, environment)
-        except OSError as error:
-            raise ArgumentError(f"{command.words[0]}: {error.strerror}") from error
-        if served:
-            self._poll.register(served, select.POLLIN)
-        self._live[number] = (process, thread)
-        self._watch(process.pid)
 
     def _start_anew(self, number: int, command: Command, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
         self._anew = True
@@ -147,7 +152,8 @@ class RunProcesses:
     def _output(self, number: int) -> Path:
         return self._area.folder / f"output-{number}"
 
-    def _watch(self, pid: int) -> None:
+    def _watch(self, pid: int, *, told: bool = False) -> None:
+        """Take up a process, and watch for its end, unless its server tells of that."""
         if pid <= 0 or pid in self._pidfds:
             return
         try:
@@ -156,10 +162,12 @@ class RunProcesses:
             self._gone.add(pid)
             self._area.gone(pid)
             return
-        self._poll.register(self._pidfds[pid], select.POLLIN)
+        if not told:
+            self._poll.register(self._pidfds[pid], select.POLLIN)
 
     def _notice(self) -> None:
         """Note which processes have come and gone, and what that means for the run."""
+        ended: list[int] = []
         for thread in self._area.threads():
             if thread.pid not in self._gone:
                 self._watch(thread.pid)
@@ -168,6 +176,7 @@ class RunProcesses:
                 del self._live[number]
                 if isinstance(process, ServedProcess):
                     self._poll.unregister(process)
+                    ended.append(process.pid)
                 self._result.exits.append(self._exit(number, code))
                 if self._result.exits[-1].failed:
                     self._area.stop()  # before other processes go on without it
@@ -176,8 +185,10 @@ class RunProcesses:
         for pid, fd in self._pidfds.items():
             if fd in ready and pid not in self._gone and pid not in ending:
                 self._poll.unregister(fd)
-                self._gone.add(pid)
-                self._area.gone(pid)
+                ended.append(pid)
+        for pid in ended:
+            self._gone.add(pid)
+            self._area.gone(pid)
         if self._result.ending is not RunEnding.ENDED:
             return
         if self._area.status().outcome == NO_PROGRESS:
@@ -194,10 +205,11 @@ class RunProcesses:
         asked = code == -signal.SIGKILL and (crashed or ended_by_us)
         asked |= code == -signal.SIGBUS and self._breaks and self._setting.commands[number].stage < self._last
         text = ""
-        if not self._setting.show and self._output(number).exists():  # else it was killed before it began
-            with self._output(number).open("rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - OUTPUT_BYTES_MAX))
-                text = file.read(OUTPUT_BYTES_MAX).decode(errors="replace")
+        with contextlib.suppress(FileNotFoundError):  # it was killed before it began
+            if not self._setting.show:
+                with self._output(number).open("rb", buffering=0) as file:
+                    file.seek(max(0, os.fstat(file.fileno()).st_size - OUTPUT_BYTES_MAX))
+                    text = file.read(OUTPUT_BYTES_MAX).decode(errors="replace")
         return Exit(number, code, asked, text)
 
     def _look(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 from cxlemu.files import read_file
@@ -18,6 +19,7 @@ from faults.programs.area import (
     RunOptions,
     RunStatus,
     making,
+    run_folder,
 )
 from faults.programs.doing import going_round
 from faults.programs.findings import KINDS, LOST_IN_CRASH, NOT_LINEARIZABLE, ROLES, UNKNOWN_THREAD
@@ -30,7 +32,10 @@ from faults.programs.turns import damage_in
 
 def run(setting: ExecSetting, choice: RunChoice, servers: ForkServers | None = None) -> RunResult:
     """Run all stages once; in a search, ``servers`` make the processes."""
-    with making(_options(setting, choice)) as area:
+    with (
+        nullcontext(servers.folder) if servers else run_folder() as folder,
+        making(_options(setting, choice), folder) as area,
+    ):
         area.script(choice.script)
         if choice.losses is not None:
             area.lose(choice.losses)

@@ -14,15 +14,15 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
-from faults.programs.area import PATH_BYTES
+from faults.programs.area import run_folder
 
 VARIABLE = "CXLEMU_PROGRAM_SERVER"  # the server's end of the socket; in a process that is no server:
 NO_SERVER = "-01"
 ANSWER_S = 30.0
-_REQUEST, _ANSWER = struct.Struct(f"{PATH_BYTES}s4s"), struct.Struct("ii")
+_ANSWER = struct.Struct("ii")
 _REFUSALS = ("", "it has threads before main", "it has files open before main")
 _ADDR_NO_RANDOMIZE = 0x0040000
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
@@ -81,12 +81,12 @@ class ForkServer:
             return None
         return int(_ANSWER.unpack(answer)[0]) if answer else None
 
-    def fork(self, folder: str, thread: str) -> ServedProcess | None:
+    def fork(self, thread: str) -> ServedProcess | None:
         """Make a process for a run; None where that cannot be."""
         if self._made and self._made.returncode is None:
             return None
         with contextlib.suppress(OSError):
-            self.socket.send(_REQUEST.pack(os.fsencode(folder), thread.encode()))
+            self.socket.send(thread.encode() + b"\0")
             pid = self.answer()
             self._made = ServedProcess(pid, self) if pid and pid > 0 else None
             return self._made
@@ -109,11 +109,14 @@ class ForkServers:
 
     def __enter__(self) -> ForkServers:
         self._adopting = adopt(True)
+        self._files = contextlib.ExitStack()
+        self.folder = self._files.enter_context(run_folder())
         return self
 
     def __exit__(self, *_: object) -> None:
         self.end()
         adopt(self._adopting)
+        self._files.close()
 
     def end(self) -> None:
         """End the servers and all that they have made, also a process in whose making an interrupt came."""
@@ -124,14 +127,16 @@ class ForkServers:
         while end_children(self.others):
             time.sleep(0.001)
 
-    def start(self, number: int, words: Sequence[str], environment: Mapping[str, str]) -> ServedProcess | None:
+    def start(
+        self, number: int, words: Sequence[str], thread: str, environment: Callable[[], Mapping[str, str]]
+    ) -> ServedProcess | None:
         """Make a command's process; None where its program has to be started anew."""
         if number not in self._servers:
-            self._begin(number, words, environment)
+            self._begin(number, words, environment())
         server = self._servers[number]
         if server is None:
             return None
-        made = server.fork(environment["CXLEMU_PROGRAM_RUN"], environment["CXLEMU_PROGRAM_THREAD"])
+        made = server.fork(thread)
         if made is None:
             self._refuse(number, words, server, "its fork failed")
         return made

@@ -134,29 +134,32 @@ class EventOrder:
         """Take up the last event."""
         self.judge(event, needs)
         offset = len(self._events) - 1
-        if event.crashes:
-            self._crashed[event.host] = offset
-        if event.damages:
-            self._damages.append(offset)
-        actor, thread = event.actor, isinstance(event.actor, int)
+        actor, host, arrived = event.actor, event.host, event.arrived
+        thread = isinstance(actor, int)
         if isinstance(actor, int):
             self._waits.pop(actor, None), self._wakers.pop(actor, None)
-            self._threads.setdefault(event.host, {})[actor] = offset
-        for line in event.arrived:
+            self._threads.setdefault(host, {})[actor] = offset
+        elif event.crashes:
+            self._crashed[host] = offset
+        elif event.damages:
+            self._damages.append(offset)
+        for line in arrived:
             self._fetched.pop(line, None)
             self._arrived[line] = offset
         for line in event.fetched:
             self._fetched.setdefault(line, []).append(offset)
-        for lines, touched in ((event.cached, self._cached), (event.posted, self._posted)):
-            touched.update(dict.fromkeys([(event.host, line) for line in lines], offset))
+        for line in event.cached:
+            self._cached[host, line] = offset
+        for line in event.posted:
+            self._posted[host, line] = offset
         self._last_of[actor] = offset
         for one, lines in self._waits.items():
             if one in self._wakers or one == actor:
                 continue
-            beside = thread and event.stores and self._host_of(one) == event.host
+            beside = thread and event.stores and self._host_of(one) == host
             if (
                 beside
-                or event.arrived & lines
+                or arrived & lines
                 or event.breaks(lines)
                 or (event.stores and self._evicts(event) and event.cached & lines)
             ):
@@ -164,39 +167,38 @@ class EventOrder:
 
     def judge(self, event: RunEvent, needs: int = 0) -> None:
         """Find what happens before an event that comes next, and which events race with it."""
-        actor = event.actor
+        events, actor, host = self._events, event.actor, event.host
         firm: set[int] = set()  # what it cannot be without
         loose: set[int] = set()  # what it conflicts with
-        if actor in self._last_of:
-            firm.add(self._last_of[actor])
-        if event.host in self._crashed:
-            firm.add(self._crashed[event.host])
-        earlier = [(k, its) for k, its in enumerate(self._events) if its is not event] if event.by_chance else ()
-        if event.crashes:
-            loose.update(k for k, its in earlier if its.host == event.host and its.leaves)
-        loose.update(k for k, its in earlier if event.breaks(its.fetched | its.arrived))
-        loose.update(k for k in self._damages if self._events[k].breaks(event.fetched | event.arrived))
+        if (last := self._last_of.get(actor)) is not None:
+            firm.add(last)
+        if host in self._crashed:
+            firm.add(self._crashed[host])
+        touched = event.fetched | event.arrived
+        if event.by_chance:
+            earlier = [(k, its) for k, its in enumerate(events) if its is not event]
+            if event.crashes:
+                loose.update(k for k, its in earlier if its.host == host and its.leaves)
+            loose.update(k for k, its in earlier if event.breaks(its.fetched | its.arrived))
+        loose.update([k for k in self._damages if events[k].breaks(touched)])
         waiter = actor if isinstance(actor, int) else event.waits_for[0] if event.waits_for else -1
         if waiter in self._wakers:
             firm.add(self._wakers[waiter])
         if isinstance(actor, int):
-            loose.update([last for other, last in self._threads.get(event.host, {}).items() if other != actor])
-        for line in event.fetched | event.arrived if event.fetched or event.arrived else ():
-            if line in self._arrived:
-                loose.add(self._arrived[line])
+            loose.update([last for other, last in self._threads.get(host, {}).items() if other != actor])
+        loose.update([self._arrived[line] for line in touched if line in self._arrived])
         for line in event.arrived:
             loose.update(self._fetched.get(line, ()))
-        for lines, touched in ((event.cached, self._cached), (event.posted, self._posted)):
+        for lines, latest in ((event.cached, self._cached), (event.posted, self._posted)):
             for line in lines:
-                last = touched.get((event.host, line))
-                if last is not None:
-                    other = self._events[last].actor
+                if (last := latest.get((host, line))) is not None:
+                    other = events[last].actor
                     moves = [mover for mover in (actor, other) if not isinstance(mover, int)]
                     loosely = not moves or (len(moves) == 1 and moves[0][0] == EVICT)
                     (loose if loosely else firm).add(last)
         direct, beside_it = needs, needs
         for k in firm | loose:
-            beside_it |= self._events[k].before
+            beside_it |= events[k].before
             direct |= 1 << k
         event.before = beside_it | direct
         event.races = [k for k in loose - firm if not beside_it >> k & 1]

@@ -125,7 +125,7 @@ class EverySearch(Generic[Ran]):
 
     def open_places(self) -> int:
         """Count the places in the last execution at which something is still to be tried."""
-        return sum(bool(self._left(place)) for place in self.places)
+        return sum(bool(self._left(place)) for place in self.places if place.todo)
 
     def _left(self, place: TriedPlace) -> list[Branch]:
         return [

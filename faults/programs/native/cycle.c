@@ -22,6 +22,7 @@ enum {
     RED_ZONE = 128,
     PAGE = 4096,
     PIECE = 1 << 16,
+    POPULATE_READ = 22, /* MADV_POPULATE_READ, since Linux 5.14 */
     MAPS = 1 << 18,
     MAPPINGS_MOST = 1 << 12
 };
@@ -177,11 +178,26 @@ static uintptr_t piece_at(uintptr_t *at, uintptr_t to) {
     return end;
 }
 
-static bool hash_mapping(int memory, uintptr_t from, uintptr_t to, uint64_t *all, uint64_t *nbytes) {
+/* Whether memory can be read in place: the system has all of it, and there is no other thread that could give it back meanwhile. */
+static bool stays(uintptr_t from, uintptr_t to) {
+    static const char *alone; /* whether there is one thread, where the C library says so */
+    if (!alone && !(alone = dlsym(RTLD_DEFAULT, "__libc_single_threaded"))) alone = "";
+    from &= ~(uintptr_t)(PAGE - 1);
+    return *alone && syscall(SYS_madvise, from, to - from, POPULATE_READ) == 0;
+}
+
+/* Copy memory; returns NULL where it is not all there. */
+static const uint8_t *copied(uintptr_t from, uintptr_t to, int *memory) {
     static uint8_t piece[PIECE];
+    if (*memory < 0) *memory = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/mem", O_RDONLY | O_CLOEXEC);
+    return syscall(SYS_pread64, *memory, piece, to - from, from) == (long)(to - from) ? piece : NULL;
+}
+
+static bool hash_mapping(int *memory, uintptr_t from, uintptr_t to, uint64_t *all, uint64_t *nbytes) {
     for (uintptr_t at = from, end = piece_at(&at, to); at < to; at = end, end = piece_at(&at, to)) {
-        if (syscall(SYS_pread64, memory, piece, end - at, at) != (long)(end - at)) return false;
-        *all = mixed_bytes(*all, piece, end - at), *nbytes += end - at;
+        const uint8_t *bytes = stays(at, end) ? (const uint8_t *)at : copied(at, end, memory);
+        if (!bytes) return false;
+        *all = mixed_bytes(*all, bytes, end - at), *nbytes += end - at;
     }
     return true;
 }
@@ -195,9 +211,9 @@ static bool is_stack_of_thread(uintptr_t from, uintptr_t to) {
     return false;
 }
 
-/* Read the list of this process's mappings; returns its length, 0 where it is too long or cannot be read. */
-static size_t read_maps(char *text, size_t room) {
-    const int file = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);
+/* Read what the system says of this process; returns its length, 0 where it is too long or cannot be read. */
+static size_t read_own(const char *path, char *text, size_t room) {
+    const int file = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
     size_t count = 0;
     long got = file < 0 ? -1 : 1;
     while (got > 0 && count < room - 1)
@@ -221,13 +237,20 @@ static bool is_shadow(uintptr_t from, uintptr_t to) {
 /* The process's private mappings without its stack, as it last listed them: that takes longer than to read what lies in them. */
 static span mappings[MAPPINGS_MOST];
 static int mappings_count; /* -1: there are too many, or they cannot be read */
-static uint64_t mappings_hash;
+static uint64_t mappings_hash, mappings_pages; /* how many pages there were in all of them */
+
+/* Count the pages that this process has mapped. */
+static uint64_t pages_mapped(void) {
+    char text[128];
+    return read_own("/proc/self/statm", text, sizeof text) ? strtoul(text, NULL, 10) : 0;
+}
 
 /* List them; returns whether they are the same as before. */
 static bool list_mappings(void) {
     static char text[MAPS];
-    const size_t length = read_maps(text, sizeof text);
+    const size_t length = read_own("/proc/self/maps", text, sizeof text);
     const uint64_t before = mappings_hash;
+    mappings_pages = pages_mapped();
     mappings_hash = mixed_bytes(1, (const uint8_t *)text, length);
     if (mappings_hash == before) return true;
     mappings_count = length ? 0 : -1;
@@ -245,13 +268,13 @@ static bool list_mappings(void) {
 /* Return a hash of what lies in them without threads' stacks and what is ours; 0 where that cannot be known. */
 static uint64_t private_memory(uint64_t *nbytes) {
     uint64_t all = 1;
-    const int memory = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/mem", O_RDONLY | O_CLOEXEC);
-    bool known = memory >= 0 && mappings_count >= 0;
+    int memory = -1;
+    bool known = mappings_count >= 0;
     leave_ours_out(), *nbytes = 0;
     for (int k = 0; known && k < mappings_count; k++) {
         const span its = mappings[k];
         if (is_stack_of_thread(its.from, its.to)) continue;
-        known = *nbytes + (its.to - its.from) <= MEMORY_MOST && hash_mapping(memory, its.from, its.to, &all, nbytes);
+        known = *nbytes + (its.to - its.from) <= MEMORY_MOST && hash_mapping(&memory, its.from, its.to, &all, nbytes);
     }
     if (memory >= 0) syscall(SYS_close, memory);
     return known ? all | 1 : 0;
@@ -313,7 +336,7 @@ void cycle_fold(program_self *me, uint64_t at) {
     const uint64_t state = caches(own); /* in other runs nature goes on moving lines in a hang, too */
     if (me->mark.since != its->news) {
         me->past_count = 0, me->mark.since = its->news, me->mark.base = 1, me->mark.tries = 0;
-        list_mappings();
+        if (!mappings_pages || pages_mapped() != mappings_pages) list_mappings();
     }
     int k = 0;
     while (k < me->past_count && me->past[k].state != state) k++;

@@ -13,7 +13,7 @@
 static bool make_file(const char *name, int64_t nbytes) {
     char path[2 * PROGRAM_PATH];
     area_path(path, sizeof path, "%s", name);
-    const int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    const int file = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     const bool ok = file >= 0 && ftruncate(file, nbytes) == 0;
     if (file >= 0) close(file);
     return ok;
@@ -40,9 +40,10 @@ PROGRAM_EXPORT size_t program_crashes_bytes(void) { return offsetof(crash_area, 
 PROGRAM_EXPORT size_t program_operations_bytes(void) { return sizeof(program_operation); }
 PROGRAM_EXPORT size_t program_threads_bytes(void) { return sizeof(program_thread); }
 
-/* Begin a run in an empty folder; the driver is attached to it. */
+/* Begin a run in a folder, to whose files the driver is attached: they are empty, also where another run has used them. */
 PROGRAM_EXPORT bool program_make(const char *folder, const program_options *options) {
     if (strlen(folder) >= sizeof here.folder) return false;
+    if (strcmp(here.folder, folder) != 0) area_detach();
     strcpy(here.folder, folder);
     bool ok = make_file("area", sizeof(program_area)) && make_file("room", WATCHER_ROOM_BYTES);
     for (int pool = 0; ok && pool < options->pools; pool++) ok = make_pool(options, pool);
@@ -56,7 +57,7 @@ PROGRAM_EXPORT bool program_make(const char *folder, const program_options *opti
     ok = pwrite(file, &size, sizeof size, offsetof(program_area, size)) == sizeof size &&
          pwrite(file, options, sizeof *options, offsetof(program_area, options)) == sizeof *options;
     close(file);
-    if (!ok || !area_attach(folder, DRIVER)) return false;
+    if (!ok || (!here.area && !area_attach(folder, DRIVER))) return false;
     room_watch();
     here.area->driver = getpid();
     watcher_choose();
@@ -65,9 +66,11 @@ PROGRAM_EXPORT bool program_make(const char *folder, const program_options *opti
     return host_lock_make(&here.area->lock) && host_lock_make(&here.area->turns);
 }
 
-PROGRAM_EXPORT void program_end(void) {
-    room_unwatch();
-    area_detach();
+PROGRAM_EXPORT void program_end(void) { room_unwatch(); }
+
+/* Let go of a folder's files. */
+PROGRAM_EXPORT void program_leave(const char *folder) {
+    if (strcmp(here.folder, folder) == 0) area_detach();
 }
 
 PROGRAM_EXPORT bool program_full(void) { return room_is_full(); }

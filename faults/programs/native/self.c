@@ -72,7 +72,7 @@ bool process_join(void) {
     if (number_in("CXLEMU_PROGRAM_SERVER") >= 0) _exit(2); /* before main: what it opens, its forks would share */
     tried = getpid();
     const int saved = errno, host = number_in("CXLEMU_PROGRAM_HOST");
-    if (host < 0 || host >= PROGRAM_HOSTS || !area_attach(folder, host)) {
+    if (!here.area && (host < 0 || host >= PROGRAM_HOSTS || !area_attach(folder, host))) {
         fprintf(stderr, "cxlemu: the run in %s is gone or of another version\n", folder);
         _exit(2);
     }

@@ -1,6 +1,7 @@
 /* The fork server of a search: before main, a program waits here for requests, each of which makes it once more by fork. Its process
- * has what the loader and the constructors of its libraries have made; it opens the pool in main, as it would by itself. What it
- * leaves behind when it ends becomes the server's child. faults/programs/servers.py is the other end. */
+ * has what the loader and the constructors of its libraries have made, and the files of the run, which are the same in all runs; it
+ * opens the pool in main, as it would by itself. What it leaves behind when it ends becomes the server's child.
+ * faults/programs/servers.py is the other end. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <signal.h>
@@ -15,13 +16,13 @@
 
 #include "self.h"
 
-enum { THREAD_DIGITS = 4, ANSWERS = 2 };
+enum { ANSWERS = 2 };
 enum refusal { READY, HAS_THREADS, HAS_FILES };
 
-/* A run: its folder, and the number of the command's first thread in it. They replace those in the environment, which have as many
- * letters, so that all addresses stay as they are without a server. */
+/* A run: the number of the command's first thread in it. It replaces the one in the environment, which has as many letters, so that
+ * all addresses stay as they are without a server. */
 typedef struct {
-    char folder[PROGRAM_PATH], thread[THREAD_DIGITS];
+    char thread[4];
 } request;
 
 static int32_t server; /* the pid of the one that has forked this process */
@@ -58,9 +59,8 @@ static void become(const request *its, int driver) {
     char path[2 * PROGRAM_PATH];
     syscall(SYS_close, driver);
     setpgid(0, 0), prctl(PR_SET_PDEATHSIG, SIGKILL);
-    strcpy(getenv("CXLEMU_PROGRAM_RUN"), its->folder);
     strcpy(getenv("CXLEMU_PROGRAM_THREAD"), its->thread);
-    snprintf(path, sizeof path, "%s/output-%s", its->folder, getenv("CXLEMU_PROGRAM_COMMAND"));
+    area_path(path, sizeof path, "output-%s", getenv("CXLEMU_PROGRAM_COMMAND"));
     const int output = (int)syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     if (output < 0) _exit(2);
     dup2(output, STDOUT_FILENO), dup2(output, STDERR_FILENO);
@@ -84,6 +84,7 @@ __attribute__((constructor)) static void serve(void) {
     memcpy(getenv("CXLEMU_PROGRAM_SERVER"), "-01", 3);
     prctl(PR_SET_PDEATHSIG, SIGKILL), prctl(PR_SET_CHILD_SUBREAPER, 1UL);
     const enum refusal why = refusal();
+    if (!area_attach(getenv("CXLEMU_PROGRAM_RUN"), atoi(getenv("CXLEMU_PROGRAM_HOST")))) _exit(2);
     if (!answer(driver, why, 0) || why != READY) _exit(0);
     while (syscall(SYS_recvfrom, driver, &its, sizeof its, 0, NULL, NULL) == sizeof its) {
         server = getpid();
