@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 from cxlemu.memory.line import LINE_BYTES
 from faults.programs.commands import CoherentRange
-from faults.programs.every.events import EVICT, FETCH, LAND, NO_LINES, EventOrder, Line, RunEvent, Trace
-from faults.programs.turns import CRASH, LOSE, MOVE_TURNS, POISON, moves_in
+from faults.programs.every.events import EVICT, FETCH, LAND, NO_LINES, Actor, EventOrder, Line, RunEvent, Trace
+from faults.programs.turns import CRASH, LOSE, MOVE_TURNS, POISON, crash_in, moves_in
 
 _ENTRY = struct.Struct("<IIIHBBBBBB4x")  # record_entry of native/record.h
 _LOAD, _STORE, _RMW, _NT_STORE, _FLUSH, _FENCE, _, _YIELD = range(1, 9)
+_STORES = (_STORE, _RMW, _NT_STORE)
 _THREAD_END, _PROCESS_END, _OPERATION, _DEVICE_SEEN = 12, 15, 18, 20
 _BEGINS, _ENDS = 1, 2
 # In place of a pool, where the order of two events matters though no cache can tell: an operation that ends before
@@ -43,7 +44,7 @@ class _Entry(NamedTuple):
     stage: int
 
     def lines(self) -> list[Line]:
-        return [(self.pool, self.line + k) for k in range(self.more)]
+        return [(self.pool, self.line)] if self.more == 1 else [(self.pool, self.line + k) for k in range(self.more)]
 
 
 def read(
@@ -108,6 +109,7 @@ class _Reader:
         self._pending: set[tuple[int, int, int]] = set()  # hosts and lines
         self._in_rounds: set[tuple[int, int, int]] = set()  # hosts and lines that only a round left out has fetched
         self._left = _LeftLines()
+        self._crashes = crash_in([owner for owner in owners if not isinstance(owner, int)]) is not None
         self._dead: set[int] = set()  # threads of a host that has crashed
         self._events: list[RunEvent] = []
         self._order = EventOrder(self._events)
@@ -118,27 +120,34 @@ class _Reader:
         alive: set[int] = set()
         waits: dict[int, frozenset[Line]] = {}  # threads in cycles, and the lines that they look at
         ordinals: dict[int, int] = {}
-        makers: dict[int, int] = {}
+        makers: dict[Actor, int] = {}
+        now: frozenset[int] | None = None  # threads that could make a step
         for number in range(len(self._owners)):
             for event in self._step(number, ordinals) if number else ():
-                event.arrived |= self._together(event.arrived)
-                event.leaves |= bool(event.arrived)
-                now = frozenset(alive.difference(waits))
-                needs = self._needs(event, makers)
+                if event.arrived:
+                    event.arrived |= self._together(event.arrived)
+                    event.leaves = True
+                if now is None:
+                    now = frozenset(alive.difference(waits))
+                needs = self._needs(event, makers) if event.actor in makers else 0
                 if failing := self._might_fail(event, number):
                     self._order.judge(failing)
                     rounds.append((len(self._events) + 1, failing))
                 self._events.append(event)
                 enabled.append(now)
                 self._order.add(event, needs)
-                if event.stores:
+                if event.stores and waits:
                     waits.clear()
+                    now = None
                 if event.ends and isinstance(event.actor, int):
                     alive.discard(event.actor)
+                    now = None
                 if event.crashes:
                     self._dead = {thread for thread in alive if self._hosts[thread] == event.host}
                     alive -= self._dead
+                    now = None
             for born in self._born.get(number, ()):
+                now = None
                 alive.add(born.thread)
                 makers[born.thread] = len(self._events)
             for cycle in self._cycles.get(number, ()):
@@ -153,6 +162,7 @@ class _Reader:
                 lines = frozenset(line for entry in loads for line in entry.lines())
                 if cycle.what == _WAITS:
                     waits[cycle.thread] = lines
+                    now = None
                 self._order.waits(cycle.thread, lines, cycle.more)
         for host, pool, line in sorted(self._pending):  # what has not arrived may have
             its = frozenset({(pool, line)})
@@ -177,10 +187,10 @@ class _Reader:
         """Name the invariants on whose lines these are."""
         return frozenset((_INVARIANTS, k) for k, lines in enumerate(self._invariants) if lines & arrived)
 
-    def _needs(self, event: RunEvent, makers: dict[int, int]) -> int:
+    def _needs(self, event: RunEvent, makers: dict[Actor, int]) -> int:
         """Find the events without which a thread's first one could not be: those up to its birth, as bits."""
         bits = 0
-        for k, its in enumerate(self._events[: makers.pop(event.actor, 0)] if isinstance(event.actor, int) else ()):
+        for k, its in enumerate(self._events[: makers.pop(event.actor)]):
             steps = isinstance(its.actor, int) and (its.host == event.host or its.stage < event.stage)
             bits |= its.before | 1 << k if steps or its.crashes else 0
         return bits
@@ -193,7 +203,7 @@ class _Reader:
                 self._pending.add((entry.host, entry.pool, entry.line))
             elif entry.kind in (_MOVE_LAND, _MOVE_LOST):
                 self._pending.discard((entry.host, entry.pool, entry.line))
-        for fault in () if isinstance(owner, int) else moves_in([owner], CRASH, POISON, LOSE):
+        for fault in moves_in([owner], CRASH, POISON, LOSE) if not isinstance(owner, int) else ():
             actor, host = (fault.action, fault.host, fault.pool, fault.line), fault.host
             if fault.action == CRASH:
                 left = self._left.of(host)
@@ -201,11 +211,13 @@ class _Reader:
             else:
                 yield RunEvent(actor, _NO_HOST, number=number, stores=True)
             return
-        self._left.note(entries)
-        for entry in moves if not isinstance(owner, int) else [m for m in moves if m.cause == _BY_NATURE]:
-            for move in self._move(entry, number):
-                move.owed = isinstance(owner, int)
-                yield move
+        if self._crashes:
+            self._left.note(entries)
+        for entry in moves:
+            if entry.cause == _BY_NATURE or not isinstance(owner, int):
+                for move in self._move(entry, number):
+                    move.owed = isinstance(owner, int)
+                    yield move
         if not isinstance(owner, int):
             return
         if number in self._in_cycle:
@@ -282,13 +294,15 @@ class _Reader:
     def _fill(
         self, event: RunEvent, thread: int, entries: Iterable[_Entry], posted: set[Line], arrived: set[Line]
     ) -> None:
-        entries = [entry for entry in entries if entry.kind != _PROCESS_END or entry.thread not in self._dead]
+        if self._dead:
+            entries = [entry for entry in entries if entry.kind != _PROCESS_END or entry.thread not in self._dead]
         done, gone = self._note_flushes(thread, entries)
         cached, written_back, stored, fetched = done | gone, done | posted | arrived, set[Line](), set[Line]()
+        stores = bool(posted or arrived)
         for entry in entries:
             kind = entry.kind
             if kind == _MOVE_FAILED:
-                event.stage, event.stores = entry.stage, True
+                event.stage, stores = entry.stage, True
             if kind >= _MOVE:
                 if entry.cause != _BY_NATURE:
                     cached.add((entry.pool, entry.line))
@@ -297,16 +311,18 @@ class _Reader:
             if kind <= _FLUSH and entry.pool < 8:
                 lines = entry.lines()
                 cached.update(lines)
-                if kind in (_STORE, _RMW):
-                    stored.update(lines)
-                if kind == _NT_STORE:
-                    written_back.update(lines)
+                if kind in _STORES:
+                    (written_back if kind == _NT_STORE else stored).update(lines)
                 if self._coherent and kind != _FLUSH:
                     (fetched if kind == _LOAD else arrived).update(filter(self._is_coherent, lines))
-            event.stores |= kind in (_STORE, _RMW, _NT_STORE) or (kind > _YIELD and kind != _OPERATION)
-            event.leaves |= kind in (_STORE, _RMW, _NT_STORE, _OPERATION)
-            event.ends |= kind in (_PROCESS_END, _THREAD_END)
-        event.stores |= bool(posted or arrived)
+            if kind in _STORES:
+                stores = event.leaves = True
+            elif kind == _OPERATION:
+                event.leaves = True
+            elif kind > _YIELD:
+                stores = True
+                event.ends |= kind in (_PROCESS_END, _THREAD_END)
+        event.stores = stores
         for entry in entries:  # what ends before another one begins comes before it in each order that explains them
             if entry.kind == _OPERATION and entry.what == _BEGINS:
                 fetched |= {(_OPERATIONS, host) for host in self._hosts}
