@@ -104,7 +104,7 @@ class ExecFlags(Flags):
         "budget", help="With --every, --crash every and the like: limit for the whole search.  [default: 60s]"
     )
     resume: Path | None = path(
-        "--resume", help="With --every: journal file; the search adds its coverage, and continues from it."
+        "--resume", help="With --every, --crash every and the like: journal file; the search continues from it."
     )
     keep_going: bool = switch("--keep-going", help="Continue with the other runs after one fails.")
     shrink_s: float = flag(

@@ -56,6 +56,7 @@ def crashes(
     breaks: str,
     hosts: Sequence[int],
     budget_s: float,
+    resume: Path | None,
 ) -> NoReturn:
     """Make a run for each place where something can break, and end the verb with what was found.
 
@@ -66,11 +67,11 @@ def crashes(
     begun: CrashCoverage
     if breaks == "--crash":
         begun = CrashCoverage(hosts, budget_s)
-        runs = crash_everywhere(setting, hosts, budget_s, report.reasons)
+        runs = crash_everywhere(setting, hosts, budget_s, report.reasons, resume)
     else:
         what = "poison" if breaks == "--poison" else "lose"
         begun = DamageCoverage(hosts, budget_s, what=what)
-        runs = damage_everywhere(setting, what, budget_s, report.reasons)
+        runs = damage_everywhere(setting, what, budget_s, report.reasons, resume)
     covered, failed = _search(
         report,
         begun,

@@ -67,7 +67,7 @@ def run(ctx: click.Context, asked: ExecFlags) -> None:
     if asked.breaks:
         from faults.cli.exec_every import crashes
 
-        crashes(ctx, report, setting, asked.breaks, hosts, asked.budget_s or EVERY_CRASH_S)
+        crashes(ctx, report, setting, asked.breaks, hosts, asked.budget_s or EVERY_CRASH_S, asked.resume)
     if len(choices) == 1:
         setting = replace(setting, show=asked.json_file != STDOUT)
     with stops_exit():
@@ -172,7 +172,7 @@ def _check_runs(asked: ExecFlags, *, named: bool) -> None:
             "--every injects no faults but --crash every, --poison every and --lose-card every: leave a step out, and "
             "--link-down",
         ),
-        (asked.resume and not every, "--resume is for a search of interleavings: add --every"),
+        (asked.resume and not (every or breaks), "--resume is for a search: add --every, or --crash every and the like"),
         (every and asked.coherent, "--every does not model coherent ranges: leave --coherent out"),
     )
     for applies, sentence in rules:

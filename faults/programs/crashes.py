@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
 
 from cxlemu.units import counted
 from faults.programs.area import CrashArrival, CrashPoint
@@ -20,6 +23,7 @@ from faults.programs.findings import KINDS, LOST_IN_CRASH
 from faults.programs.judge import matches_more, suppress
 from faults.programs.positions import located
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult, untouched
+from faults.programs.resuming import SAVED_EACH_S, journal_of
 from faults.programs.run import run
 from faults.programs.servers import ForkServers
 from faults.programs.suppressions import Suppression
@@ -27,6 +31,10 @@ from faults.verdict import Verdict
 
 Line = tuple[int, int]  # a pool and its line
 Losses = tuple[int, ...]  # as in RunChoice
+Place = TypeVar("Place")  # at which something may break
+
+
+_BY_HOST = ("points", "images")
 
 
 @dataclass
@@ -47,6 +55,16 @@ class CrashCoverage:
     shown: list[RunResult] = field(default_factory=list)  # runs to report on
     undecided: dict[str, None] = field(default_factory=dict)  # why not all was covered, a sentence each
     anew: dict[str, None] = field(default_factory=dict)  # which programs have no fork server, and why, a sentence each
+    COUNTS: ClassVar[tuple[str, ...]] = ("runs", "steps", "seconds")  # those that a journal keeps
+
+    @property
+    def fault(self) -> str:
+        """Name what breaks."""
+        return f"a crash of {' or '.join(map(str, self.hosts))}"
+
+    def is_saved(self, record: Mapping[str, Any]) -> bool:
+        """Say whether a record of a journal has all parts of such a search."""
+        return record.keys() == {*self.COUNTS, *_BY_HOST, "undecided", "place", "losses"}
 
     @property
     def verdict(self) -> Verdict:
@@ -71,7 +89,11 @@ class CrashCoverage:
 
 
 def crash_everywhere(
-    setting: ExecSetting, hosts: Sequence[int], budget_s: float, reasons: Sequence[Suppression] = ()
+    setting: ExecSetting,
+    hosts: Sequence[int],
+    budget_s: float,
+    reasons: Sequence[Suppression] = (),
+    resume: Path | None = None,
 ) -> Generator[tuple[RunResult, CrashCoverage], None, None]:
     """Make run after run, until one fails, all were made, or the budget is spent.
 
@@ -80,20 +102,20 @@ def crash_everywhere(
         hosts: Those that crash, one in each run, before the last stage.
         budget_s: After how many seconds the search is given up.
         reasons: Findings that do not make a run fail.
+        resume: A journal with what earlier calls have covered, to which this one adds.
 
     Yields:
         Each run, and what was covered with it; the last one tells what the search has come to.
     """
     covered = CrashCoverage(hosts, budget_s)
-    with ForkServers() as servers:
-        covered.anew = servers.anew
-        yield from _runs(FaultSearch(replace(setting, show=False), covered, reasons, servers), setting, covered)
+    with FaultSearch(replace(setting, show=False), covered, reasons, resume) as search:
+        yield from _runs(search, setting, covered)
 
 
 def _runs(
     search: FaultSearch, setting: ExecSetting, covered: CrashCoverage
 ) -> Iterator[tuple[RunResult, CrashCoverage]]:
-    hosts, budget_s = covered.hosts, covered.budget_s
+    hosts = covered.hosts
     result = search.run(())
     covered.shown.append(result)
     yield result, covered
@@ -108,15 +130,11 @@ def _runs(
         what = "nothing" if len(hosts) == 1 else "anything"
         covered.undecided[f"{which} stores {what} to a pool before the last stage, so no crash was tried"] = None
     tried = list(_different(points, covered))
-    for number, (point, newest) in enumerate(tried):
+    for number, (point, newest) in search.places(tried):
         covered.left = len(tried) - number
-        covered.points[point.host] += 1
         for result in search.images(point, newest):
             yield result, covered
-            if covered.failed:
-                return
-            if covered.seconds >= budget_s:
-                covered.undecided[f"the budget of {budget_s:g} s is spent (--budget)"] = None
+            if covered.failed or search.spent():
                 return
     covered.left = 0
     if covered.shown[0].failed:
@@ -148,14 +166,77 @@ class FaultSearch:
     """Runs of a search, each with something broken."""
 
     def __init__(
-        self, setting: ExecSetting, covered: CrashCoverage, reasons: Sequence[Suppression], servers: ForkServers
+        self, setting: ExecSetting, covered: CrashCoverage, reasons: Sequence[Suppression], resume: Path | None
     ) -> None:
-        self._setting, self._covered, self._reasons, self._servers = setting, covered, reasons, servers
-        self._began = time.monotonic()
+        self._setting, self._covered, self._reasons, self._path = setting, covered, reasons, resume
+        self._began, self._earlier_s = time.monotonic(), 0.0
+        self._place, self._losses = 0, Losses()  # what comes next
+        self._saved: dict[str, Any] = {}
+        self._saved_at = self._began
+
+    def __enter__(self) -> FaultSearch:
+        with ExitStack() as stack:
+            self._servers = stack.enter_context(ForkServers())
+            journal = journal_of(self._path, self._setting, self._covered.fault, self._covered.is_saved)
+            self._journal = stack.enter_context(journal)
+            self._files = stack.pop_all()
+        self._covered.anew = self._servers.anew
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._journal and self._saved and not self._covered.failed:
+            self._journal.add(self._saved)
+        self._files.close()
+
+    def places(self, all_of_them: Sequence[Place]) -> Iterator[tuple[int, Place]]:
+        """Yield the places at which something may break, behind those that earlier calls have covered."""
+        if self._journal and self._journal.done:
+            self._resume(self._journal.done[-1])
+        self._note(self._place, self._losses)
+        while self._place < len(all_of_them):
+            yield self._place, all_of_them[self._place]
+            self._place, self._losses = self._place + 1, ()
+
+    def done(self, result: RunResult, losses: Losses | None = None) -> None:
+        """Note that this run was made, and with which losses the next one breaks there; None: the place is covered."""
+        if result.ending is not RunEnding.DEADLINE or not self.spent():  # else the next call makes it again
+            self._note(self._place + (losses is None), losses or ())
+
+    def _note(self, place: int, losses: Losses) -> None:
+        """Note what comes next, and what was covered until then."""
+        covered = self._covered
+        self._saved = {name: getattr(covered, name) for name in covered.COUNTS}
+        self._saved |= {name: sorted(getattr(covered, name).items()) for name in _BY_HOST}
+        self._saved |= {"undecided": [why for why in covered.undecided if why != self._budget()]}
+        self._saved |= {"place": place, "losses": losses}
+        if self._journal and time.monotonic() - self._saved_at > SAVED_EACH_S:
+            self._journal.add(self._saved)
+            self._saved_at = time.monotonic()
+
+    def _resume(self, record: Mapping[str, Any]) -> None:
+        covered = self._covered
+        for name in covered.COUNTS:
+            setattr(covered, name, record[name])
+        for name in _BY_HOST:
+            setattr(covered, name, Counter(dict(record[name])))
+        covered.undecided |= dict.fromkeys(record["undecided"])
+        self._place, self._losses = record["place"], tuple(record["losses"])
+        self._earlier_s = covered.seconds
+
+    def _budget(self) -> str:
+        return f"the budget of {self._covered.budget_s:g} s is spent (--budget)"
+
+    def spent(self) -> bool:
+        """Say whether the budget is spent, and note it."""
+        spent = time.monotonic() - self._began >= self._covered.budget_s
+        if spent:
+            self._covered.undecided[self._budget()] = None
+        return spent
 
     def images(self, point: CrashPoint, newest: Line | None) -> Iterator[RunResult]:
         """Crash at a point, once for each pool that it may leave, as far as somebody reads it."""
-        losses: Losses | None = ()
+        losses: Losses | None = self._losses
+        self._covered.points[point.host] += not self._losses
         crash = (point.host, point.step)
         again = partial(self.run, crash=crash)
         while losses is not None:
@@ -170,8 +251,9 @@ class FaultSearch:
                 self._covered.shown = [result, *(its for its in self._covered.shown if its.matched and not its.failed)]
             elif matches_more(result, self._covered.shown):
                 self._covered.shown.append(result)
-            yield result
             losses = other_losses(result.crashes.arrivals, newest) if result.crashes else None
+            self.done(result, losses)
+            yield result
 
     def run(self, losses: Losses, **broken: tuple[int, ...]) -> RunResult:
         """Make one run in which this breaks, as in ExecSetting, and note what it does not decide."""
@@ -180,7 +262,7 @@ class FaultSearch:
         setting = replace(setting, deadline_s=min(setting.deadline_s, left), **broken)  # type: ignore[arg-type]
         result = suppress(setting, run(setting, RunChoice(None, 0, losses=losses), self._servers), self._reasons)
         covered.runs, covered.steps = covered.runs + 1, covered.steps + result.steps
-        covered.seconds = time.monotonic() - self._began
+        covered.seconds = self._earlier_s + time.monotonic() - self._began
         if result.failed and "crash" not in broken:
             covered.broken, covered.failed = broken, result
         if not broken and untouched(self._setting, [result]):
@@ -190,10 +272,8 @@ class FaultSearch:
 
     def _judge(self, result: RunResult) -> None:
         covered = self._covered
-        if result.ending is RunEnding.DEADLINE and covered.seconds < covered.budget_s:
+        if result.ending is RunEnding.DEADLINE and not self.spent():
             covered.undecided[f"a run was ended after {self._setting.deadline_s:g} s (--deadline-s)"] = None
-        elif result.ending is RunEnding.DEADLINE:
-            covered.undecided[f"the budget of {covered.budget_s:g} s is spent (--budget)"] = None
         if result.notes:
             covered.undecided["a run may not repeat: " + result.notes[0]] = None
         if result.unannounced:

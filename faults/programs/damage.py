@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
 
 from cxlemu.memory.line import LINE_BYTES
 from cxlemu.units import counted
 from faults.programs.area import PoolUse
 from faults.programs.crashes import CrashCoverage, FaultSearch
 from faults.programs.result import ExecSetting, RunResult
-from faults.programs.servers import ForkServers
 from faults.programs.suppressions import Suppression
 from faults.verdict import Verdict
 
@@ -29,6 +30,12 @@ class DamageCoverage(CrashCoverage):
     what: str = "poison"  # or "lose"
     tried: int = 0  # runs, each with something broken
     met: int = 0  # those in which an access met it
+    COUNTS: ClassVar[tuple[str, ...]] = (*CrashCoverage.COUNTS, "tried", "met")
+
+    @property
+    def fault(self) -> str:
+        """Name what breaks."""
+        return self.what
 
     def sentence(self) -> str:
         """Say what was covered."""
@@ -53,7 +60,11 @@ def where_damaged(what: str, pool: int, line: int, step: int) -> str:
 
 
 def damage_everywhere(
-    setting: ExecSetting, what: str, budget_s: float, reasons: Sequence[Suppression] = ()
+    setting: ExecSetting,
+    what: str,
+    budget_s: float,
+    reasons: Sequence[Suppression] = (),
+    resume: Path | None = None,
 ) -> Generator[tuple[RunResult, DamageCoverage], None, None]:
     """Make run after run, until one fails, all were made, or the budget is spent.
 
@@ -62,14 +73,13 @@ def damage_everywhere(
         what: What breaks, by its field in the setting: poison or lose.
         budget_s: After how many seconds the search is given up.
         reasons: Findings that do not make a run fail.
+        resume: A journal with what earlier calls have covered, to which this one adds.
 
     Yields:
         Each run, and what was covered with it; the last one tells what the search has come to.
     """
     covered = DamageCoverage((), budget_s, what=what)
-    with ForkServers() as servers:
-        covered.anew = servers.anew
-        search = FaultSearch(replace(setting, show=False), covered, reasons, servers)
+    with FaultSearch(replace(setting, show=False), covered, reasons, resume) as search:
         yield from _runs(search, setting.commands[-1].stage, covered)
 
 
@@ -81,17 +91,15 @@ def _runs(search: FaultSearch, last: int, covered: DamageCoverage) -> Iterator[t
         return
     assert result.crashes is not None
     places = list(_places(result.crashes.uses, last, covered.what))
-    for number, place in enumerate(places):
+    for number, place in search.places(places):
         covered.left, covered.tried = len(places) - number, number + 1
         result = search.run((), **{covered.what: place})
         covered.met += {"poison": "--poison", "lose": "--lose-card"}[covered.what] not in result.unfired
         if covered.failed:
             covered.shown = [result]
+        search.done(result)
         yield result, covered
-        if covered.failed:
-            return
-        if covered.seconds >= covered.budget_s:
-            covered.undecided[f"the budget of {covered.budget_s:g} s is spent (--budget)"] = None
+        if covered.failed or search.spent():
             return
     covered.left = 0
     if not covered.met:

@@ -2,16 +2,20 @@
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from cxlemu.cli import main
+from cxlemu.errors import ArgumentError
 from faults.programs.commands import parse_commands, parse_pools
-from faults.programs.crashes import Losses, crash_everywhere, other_losses
+from faults.programs.crashes import CrashCoverage, Losses, crash_everywhere, other_losses
+from faults.programs.damage import damage_everywhere
 from faults.programs.result import ExecSetting, RunChoice, RunResult
 from faults.programs.run import run
 from tests.faults.test_exec_every import EXAMPLES, HERE
@@ -44,6 +48,32 @@ def found(setting: ExecSetting) -> tuple[set[str], int]:
     *_, (_, covered) = runs = list(crash_everywhere(setting, [0], 600))
     assert covered.failed is None and not covered.undecided
     return {seen(result) for result, _ in runs[1:]}, len(runs) - 1
+
+
+@pytest.mark.parametrize("what", ["crash", "poison"])
+def test_a_search_in_several_calls_comes_to_what_one_call_comes_to(litmus: Path, tmp_path: Path, what: str) -> None:
+    """Each call makes the run in which nothing breaks, and is given up behind one more."""
+    words = f"{litmus} {POOL} e s:0:1 s:64:1 f:0 x g:8:1 :: @1 {litmus} {POOL} e l:0 l:8 l:64".split()
+    its = ExecSetting(parse_commands(words, 2), parse_pools([f"{POOL}=2M"]), check=False)
+
+    def search(resume: Path | None = None) -> Generator[tuple[RunResult, CrashCoverage], None, None]:
+        if what == "crash":
+            return crash_everywhere(its, [0], 600, resume=resume)
+        return damage_everywhere(its, what, 600, resume=resume)
+
+    _, *runs = search()
+    whole, again = runs[-1][1], list[str]()
+    for call in range(len(runs)):
+        with closing(search(tmp_path / "journal")) as resumed:
+            _, covered = next(resumed)
+            again += [seen(result) for result, _ in islice(resumed, 1)]
+            assert call or covered.runs == 2
+    _, *more = list(search(tmp_path / "journal"))
+    assert not more and again == [seen(result) for result, _ in runs] and len(again) > 4
+    assert (covered.runs, covered.steps, covered.points) == (whole.runs, whole.steps, whole.points)
+    assert replace(covered, seconds=0).sentence() == replace(whole, seconds=0).sentence()
+    with pytest.raises(ArgumentError, match="is of another search"):
+        next(crash_everywhere(its, [1], 600, resume=tmp_path / "journal"))
 
 
 # Steps of the host that crashes, and what is left of the words at 0, 8 and 64; the first two share a line.

@@ -273,7 +273,7 @@ def test_the_journal_of_another_search_is_refused(litmus: Path, tmp_path: Path) 
         (["--every", "--crash", "0@5"], "--every injects no faults but --crash every"),
         (["--preemptions", "2"], "--preemptions is for a search: add --every"),
         (["--budget", "2s"], "--budget is for a search: add --every"),
-        (["--resume", "j"], "--resume is for a search of interleavings"),
+        (["--resume", "j"], "--resume is for a search: add --every"),
     ],
 )
 def test_what_does_not_go_together_is_bad_input(flags: list[str], says: str) -> None:

@@ -65,7 +65,7 @@ EXCEPTIONS = {
     "cxlemu/world/orphans.py:_writes": KERNEL,
     "faults/journal.py:__init__": "it is appended to as well, and is a regular file or refused",
     "faults/programs/area.py:_sweep": RUN,
-    "faults/programs/area.py:making": RUN,
+    "faults/programs/area.py:run_folder": RUN,
     "faults/programs/processes.py:_exit": RUN,
     "faults/programs/servers.py:_parent": KERNEL,
     "faults/programs/doing.py:sleeps": KERNEL,

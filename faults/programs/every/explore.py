@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import shutil
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +10,6 @@ from typing import Any
 
 from cxlemu.signals import StopsWait
 from cxlemu.units import counted
-from cxlemu.version import __version__
 from faults.journal import JournalFile
 from faults.programs.crashes import Losses, only_dirty
 from faults.programs.damage import WHATS
@@ -24,6 +21,7 @@ from faults.programs.every.saved import COUNTS, is_saved, restored, saved
 from faults.programs.every.search import EverySearch, Turns
 from faults.programs.judge import matches_more, suppress
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult, untouched
+from faults.programs.resuming import SAVED_EACH_S, journal_of
 from faults.programs.run import run
 from faults.programs.servers import ForkServers
 from faults.programs.suppressions import Suppression
@@ -31,7 +29,6 @@ from faults.programs.turns import crash_in, damage_in
 from faults.verdict import Verdict
 
 KEPT = 10  # runs with warnings, for the report
-SAVED_EACH_S = 30.0  # in a journal, beside the end of a call
 
 
 @dataclass(frozen=True)
@@ -118,24 +115,10 @@ def explore(
         Each run, and what was covered with it; the last one tells what the search has come to.
     """
     covered = EveryCoverage(limits)
-    with StopsWait() as stops, ForkServers() as servers, contextlib.ExitStack() as stack:
+    journal_file = journal_of(resume, setting, replace(limits, budget_s=0.0), is_saved)
+    with StopsWait() as stops, ForkServers() as servers, journal_file as journal:
         covered.anew = servers.anew
-        journal = (
-            stack.enter_context(JournalFile(resume, "search", _whose(setting, limits), is_saved)) if resume else None
-        )
         yield from _runs(replace(setting, every=True, show=False), covered, reasons, servers, stops, journal)
-
-
-def _whose(setting: ExecSetting, limits: EveryLimits) -> dict[str, Any]:
-    """Name a search: what its executions depend on, with the sizes and times of the files."""
-    programs = [shutil.which(command.words[0]) for command in setting.commands]
-    files = [Path(name).stat() for name in (*programs, *(pool.content for pool in setting.pools)) if name]
-    return {
-        "version": __version__,
-        "setting": repr(replace(setting, deadline_s=0.0)),
-        "limits": repr(replace(limits, budget_s=0.0)),
-        "files": [[file.st_size, file.st_mtime_ns] for file in files],
-    }
 
 
 def _runs(

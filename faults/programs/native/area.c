@@ -42,8 +42,8 @@ REAL(void *, mmap, void *, size_t, int, int, int, off_t)
 static void *map_file(const char *path, size_t nbytes) {
     const int file = real_open()(path, O_RDWR | O_CLOEXEC);
     if (file < 0) return NULL;
-    void *at =
-        real_mmap()(area_far_from_code(nbytes), nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
+    void *at = real_mmap()(area_far_from_code(nbytes), nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file,
+                           0);
     close(file);
     return at == MAP_FAILED ? NULL : at;
 }
