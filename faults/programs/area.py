@@ -465,13 +465,18 @@ def run_folder() -> Iterator[Path]:
 def making(options: RunOptions, folder: Path) -> Iterator[Area]:
     """Make the area of a run; of its files those stay in the folder that the next run has as well."""
     area = Area(folder, options)
-    made = set(folder.iterdir())
+    made = _names(folder)
     try:
         yield area
     finally:
         area.close()
-        for path in set(folder.iterdir()) - made:
+        for path in map(folder.joinpath, _names(folder) - made):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _names(folder: Path) -> set[str]:
+    with os.scandir(folder) as entries:
+        return {entry.name for entry in entries}
 
 
 def _sweep() -> None:

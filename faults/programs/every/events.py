@@ -175,33 +175,40 @@ class EventOrder:
         if host in self._crashed:
             firm.add(self._crashed[host])
         touched = event.fetched | event.arrived
-        if event.by_chance:
+        if not isinstance(actor, int) and event.by_chance:
             earlier = [(k, its) for k, its in enumerate(events) if its is not event]
             if event.crashes:
                 loose.update(k for k, its in earlier if its.host == host and its.leaves)
             loose.update(k for k, its in earlier if event.breaks(its.fetched | its.arrived))
-        loose.update([k for k in self._damages if events[k].breaks(touched)])
-        waiter = actor if isinstance(actor, int) else event.waits_for[0] if event.waits_for else -1
-        if waiter in self._wakers:
-            firm.add(self._wakers[waiter])
+        if self._damages:
+            loose.update([k for k in self._damages if events[k].breaks(touched)])
+        if self._wakers:
+            waiter = actor if isinstance(actor, int) else event.waits_for[0] if event.waits_for else -1
+            if waiter in self._wakers:
+                firm.add(self._wakers[waiter])
         if isinstance(actor, int):
             loose.update([last for other, last in self._threads.get(host, {}).items() if other != actor])
-        loose.update([self._arrived[line] for line in touched if line in self._arrived])
-        for line in event.arrived:
-            loose.update(self._fetched.get(line, ()))
+        if touched:
+            loose.update([self._arrived[line] for line in touched if line in self._arrived])
+            for line in event.arrived:
+                loose.update(self._fetched.get(line, ()))
         for lines, latest in ((event.cached, self._cached), (event.posted, self._posted)):
             for line in lines:
                 if (last := latest.get((host, line))) is not None:
-                    other = events[last].actor
-                    moves = [mover for mover in (actor, other) if not isinstance(mover, int)]
-                    loosely = not moves or (len(moves) == 1 and moves[0][0] == EVICT)
-                    (loose if loosely else firm).add(last)
+                    (loose if self._loosely(actor, events[last].actor) else firm).add(last)
         direct, beside_it = needs, needs
         for k in firm | loose:
             beside_it |= events[k].before
             direct |= 1 << k
         event.before = beside_it | direct
         event.races = [k for k in loose - firm if not beside_it >> k & 1]
+
+    @staticmethod
+    def _loosely(one: Actor, other: Actor) -> bool:
+        """Say whether two events that touch a line of one cache could come in either order."""
+        if isinstance(one, int):
+            return isinstance(other, int) or other[0] == EVICT
+        return isinstance(other, int) and one[0] == EVICT
 
     def damaged(self, line: Line) -> bool:
         """Say whether the line was damaged at any time."""
