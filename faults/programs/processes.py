@@ -70,9 +70,10 @@ class RunProcesses:
             for (number, command), thread in zip(these, threads, strict=True):
                 self._start(number, command, thread)
             while self._live and self._result.ending is RunEnding.ENDED:
-                self._poll.poll(LOOK_MS)
+                silent = not self._poll.poll(LOOK_MS)
                 self._notice()
-                self._look()
+                if silent:
+                    self._look()
             if self._result.ending is not RunEnding.ENDED:
                 return
 

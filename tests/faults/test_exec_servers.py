@@ -116,6 +116,27 @@ def test_a_server_that_dies_is_done_without() -> None:
     assert list(covered.anew) == ["queue is started anew in each run, which takes longer: its fork failed"]
 
 
+MAKES = """#include "pool.h"
+int main(void) {
+    const int file = open("/dev/shm/servers", O_RDWR | O_CREAT | O_EXCL, 0600);
+    if (file < 0 || ftruncate(file, 4096)) return 1;
+    volatile uint64_t *at = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (*at) return 2;
+    *at = 1;
+    publish(at, 64);
+    return 0;
+}"""
+
+
+def test_no_run_finds_what_another_one_has_left(tmp_path: Path) -> None:
+    """In one folder, a file that only its maker may make, and the bytes of a pool."""
+    (source := tmp_path / "makes.c").write_text(MAKES)
+    words = [str(build(source, f"-I{EXAMPLES}")), "::", str(build("litmus.c")), POOL, "l:0"]
+    its = ExecSetting(parse_commands(words, 2), parse_pools([POOL]), hosts=2)
+    results = [result for result, _ in crash_everywhere(its, [0], 60)]
+    assert len(results) > 2 and not any(result.failed for result in results)
+
+
 ENDS_FIRST = """#include "pool.h"
 #include <pthread.h>
 #include <sys/syscall.h>
