@@ -67,6 +67,8 @@ class CxlGroup(PoolTensors, GroupVerbs):
 
     def _start(self, name: str, run: Run, result: Result, opts: Any, *about: torch.Tensor, detail: str = "") -> Work:
         number = self._number = self._number + 1
+        if Installed.harness is not None:
+            run = partial(Installed.harness.call, self._name, number, run)
         if opts is not None and (timeout := opts.timeout) > NO_TIME and self._pool is not None:
             run = partial(_within, self._pool.comm, timeout.total_seconds(), run)
         asynchronous = opts is None or opts.asyncOp or self._coalesced is not None
@@ -146,8 +148,12 @@ class CxlGroup(PoolTensors, GroupVerbs):
     def _message(
         self, name: str, tensor: torch.Tensor, post: Callable[[], Request], verb: str, peer: Rank, tag: int
     ) -> MessageWork:
+        number = self._messages = self._messages + 1
+        if Installed.harness is not None:
+            Installed.harness.message(self._name, number)
+
         def called() -> str:
-            return f"{name} of {of.describe(tensor)} in group {self._name}"
+            return f"message {number} of group {self._name}: {name} of {of.describe(tensor)}"
 
         try:
             request = post()
@@ -155,7 +161,6 @@ class CxlGroup(PoolTensors, GroupVerbs):
             raise self._failed(error, called()) from error
         if not request.done:
             pin(tensor)
-        self._messages += 1
         self._progress.watch(request)
         message = MessageWork(request, [tensor], called, self._failed, self._progress)
         if torch.autograd._profiler_enabled():

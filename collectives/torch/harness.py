@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from collectives.communicator.communicator import Communicator
@@ -30,6 +31,23 @@ class Harness(Protocol):
             comm: The communicator.
             group: The group's name.
             store: The group's part of torch's store.
+        """
+
+    def call(self, group: str, number: int, run: Callable[[], None]) -> None:
+        """Make a call of a group.
+
+        Args:
+            group: The group's name.
+            number: The call's number in the group, as errors name it.
+            run: Makes the call.
+        """
+
+    def message(self, group: str, number: int) -> None:
+        """Take note that a message is posted next.
+
+        Args:
+            group: The group's name.
+            number: The number of the message among those that this rank sent and received in the group.
         """
 
     def leaving(self, comm: Any, calls: int) -> None:

@@ -49,6 +49,9 @@ class When(Model):
     call: Number = Field(default=0, description="number of the rank's call, from 0")
     instruction: Number = Field(description="number of the call's instruction that it precedes, from 0")
 
+    def __str__(self) -> str:
+        return f"call {self.call}, instruction {self.instruction}"
+
 
 class Fault(Model):
     """One fault of a script. Its kind says which of the optional fields it needs, and which it may have."""
@@ -93,8 +96,7 @@ class Fault(Model):
         return self
 
     def __str__(self) -> str:
-        where = f"rank {self.rank}, call {self.when.call}, instruction {self.when.instruction}"
-        return ", ".join([f"{self.kind} at {where}", *FAULTS[self.kind].tell(self)])
+        return ", ".join([f"{self.kind} at rank {self.rank}, {self.when}", *FAULTS[self.kind].tell(self)])
 
 
 EXTRAS = ("card", "line", "lines", "seconds", "gbytes_per_s", "instructions", "bit")

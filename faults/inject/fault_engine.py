@@ -4,6 +4,7 @@ This is the only way in: a communicator made with such an engine runs its calls 
 the native one, in threads or in processes. One made without it knows nothing of faults, and pays nothing.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from cxlemu.engines import Engine, engine_for
@@ -54,6 +55,13 @@ class FaultEngine:
         """Let faults happen from now on: the next call is call 0 of the script."""
         self.armed = True
 
+    def _due(self, running: Running) -> Iterator[tuple[int, Fault, int]]:
+        """Yield the faults of what runs now, each with its number and its instruction's in the plan; count the call."""
+        call, self.calls = self.calls, self.calls + 1
+        for number, fault in enumerate(self.script.faults):
+            if (fault.rank, fault.when.call) == (self.context.rank, call):
+                yield number, fault, fault.when.instruction
+
     def run(
         self,
         running: Running,
@@ -67,39 +75,40 @@ class FaultEngine:
         if not self.armed:
             self.inner.run(running, buffers, deadline_s=deadline_s, watch=watch, stops=stops)
             return
-        call, self.calls = self.calls, self.calls + 1
         injection = Injection(
             self.context, self.memory, self.script.seed, running, buffers, came=self.came, missed=self.missed
         )
-        for number, fault in enumerate(self.script.faults):
-            if (fault.rank, fault.when.call) == (self.context.rank, call):
-                kind = FAULTS[fault.kind]
-                start = place(running.part, fault.when.instruction)
-                where = None if start is None else kind.where(injection, start)
-                if absent := self._absent(fault):
-                    self.missed[number] = absent
-                elif where is not None:
-                    kind.effect(injection, number, fault, where)
-                elif start is not None:
-                    self.missed[number] = f"{fault.kind} finds nothing to act on from there on"
-                else:
-                    count = counted(running.part.instruction_count, "instruction")
-                    self.missed[number] = f"rank {fault.rank} has {count} in that call"
+        for number, fault, instruction in self._due(running):
+            kind = FAULTS[fault.kind]
+            start = place(running.part, instruction)
+            where = None if start is None else kind.where(injection, start)
+            if absent := self._absent(fault):
+                self.missed[number] = absent
+            elif where is not None:
+                self.missed.pop(number, None)
+                kind.effect(injection, number, fault, where)
+            elif start is not None:
+                self.missed[number] = f"{fault.kind} finds nothing to act on from there on"
+            else:
+                its = fault.when.instruction - instruction + running.part.instruction_count
+                self.missed[number] = f"rank {fault.rank} has {counted(its, 'instruction')} in that call"
         self.inner.run(running, buffers, deadline_s=deadline_s, watch=injection.watching(watch), stops=injection.stops)
         for each in injection.at_end:
             each()
 
 
+def prepared(context: RankContext, engine: str | Engine) -> tuple[Engine, HostMemory]:
+    """Make the engine that executes instructions; return it and its view of the pool."""
+    if isinstance(engine, str):
+        engine = engine_for(engine, context.backend, context.memory, context.pool.cards, context.pacer)
+    if isinstance(engine, ReferenceEngine):
+        return ReferenceEngine(context.memory, context.session.clock), context.memory
+    return engine, context.backend.native_memory(context.memory) or context.memory
+
+
 def injected(context: RankContext, engine: str | Engine, script: Script) -> FaultEngine:
     """Make the engine of one rank to which a script's faults happen, from when it is armed."""
-    inner = engine
-    if isinstance(inner, str):
-        inner = engine_for(inner, context.backend, context.memory, context.pool.cards, context.pacer)
-    memory: HostMemory = context.memory
-    if isinstance(inner, ReferenceEngine):
-        inner = ReferenceEngine(context.memory, context.session.clock)
-    else:
-        memory = context.backend.native_memory(memory) or memory
+    inner, memory = prepared(context, engine)
     return FaultEngine(inner, context, memory, script)
 
 

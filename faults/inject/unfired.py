@@ -38,6 +38,8 @@ def unmoved(faults: Sequence[Fault], messages: Iterable[object]) -> dict[int, st
 def _why(number: int, fault: Fault, ended: FaultTally | None) -> str:
     if ended is None:
         return f"rank {fault.rank} was gone before it"
+    if number in ended.missed:
+        return ended.missed[number]
     if ended.calls <= fault.when.call:
         return f"rank {fault.rank} made {counted(ended.calls, 'call')}"
-    return ended.missed.get(number, f"rank {fault.rank} ended its call before it")
+    return f"rank {fault.rank} ended its call before it"

@@ -20,6 +20,7 @@ from cxlemu.errors import ContractError
 from cxlemu.plan import Plan, RedOp
 from cxlemu.plan.reduction import fold
 from faults.torch.difference import Difference, ShadowedCall
+from faults.torch.group_faults import GroupNumbers
 from faults.torch.messages import MessageDifference, MessageShadow
 
 if TYPE_CHECKING:
@@ -63,10 +64,12 @@ class Compared:
         on_wrong: Callable[[Difference, list[Array]], None],
         found_message: Callable[[MessageDifference], None],
         as_run: Callable[[Plan], Plan],
+        at: GroupNumbers,
     ) -> None:
-        self.messages = messages = MessageShadow(comm, group, gloo.group, found_message)
+        self.messages = messages = MessageShadow(comm, group, gloo.group, found_message, at)
         self.isend, self.irecv, self.leave = messages.isend, messages.irecv, messages.leave
         self._comm, self.group, self._gloo, self._found, self._as_run = comm, group, gloo, on_wrong, as_run
+        self._at = at
         self.calls = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -221,7 +224,7 @@ class Compared:
             values[:] = out.reshape(-1)[wrong[1]], right.reshape(-1)[wrong[1]]
         got_value, right_value = (str(value) for value in self._gloo.gather(values)[guilty])
         _, element, count, of = map(int, verdicts[guilty])
-        call = ShadowedCall(self.group, self.calls, *what, dtype_name(x, reduces=False), x.size, self._comm.size)
+        call = ShadowedCall(self.group, self._at.call, *what, dtype_name(x, reduces=False), x.size, self._comm.size)
         difference = Difference.explained(
             call, guilty, element, count, of, got_value, right_value, self._comm, x, out, self._as_run
         )

@@ -20,7 +20,7 @@ OUTPUT = 1  # of a part's buffers
 @dataclass(frozen=True)
 class ShadowedCall:
     group: str
-    number: int  # which of the group's calls that carry data, from 1
+    number: int  # which of the group's calls, as its errors count them
     collective: str
     op: str  # the reduction; "none" where there is none
     root: int  # the root's rank in the group

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,11 +17,12 @@ from cxlemu.engines import Engine, engine_for
 from cxlemu.memory.shadow import ShadowMemory
 from cxlemu.plan import Op, Plan
 from cxlemu.world import RankContext
-from faults.inject.fault_engine import armed
+from faults.inject.fault_engine import prepared
 from faults.inject.injection import FaultTally, Happened
 from faults.inject.script import Script
 from faults.torch.compare import Compared, GlooShadow
 from faults.torch.difference import Difference
+from faults.torch.group_faults import GroupFaultEngine, GroupNumbers
 from faults.torch.leaving_out import LeavingOut, without
 from faults.torch.messages import MessageDifference
 from faults.torch.saved import save
@@ -41,6 +42,7 @@ class TrainingHarness:
         self._script = TrainingScript() if settings.script is None else TrainingScript.load(Path(settings.script))
         self._report = Path(settings.folder, f"rank-{rank}.jsonl")
         self._steps = PacedSteps(self.tell) if settings.pace else None
+        self._numbers: dict[str, GroupNumbers] = {}  # by group
 
     def tell(self, kind: str, **what: Any) -> None:
         """Add a line to this rank's report: what happened, and when."""
@@ -54,6 +56,7 @@ class TrainingHarness:
         """Make the engine of a group: with the script's faults for the group, and without what this rank leaves out."""
         engine: str | Engine = "native"
         self.tell("group", group=group)
+        self._numbers[group] = GroupNumbers()
         if isinstance(memory := context.memory, ShadowMemory):
             context.at_end.append(lambda: self.tell("nature", moved=memory.moved()))
         if left_out := self._left_out(self.rank):
@@ -63,7 +66,7 @@ class TrainingHarness:
         its = [number for number, fault in enumerate(self._script.faults) if fault.group == group]
         if not its or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
             return engine
-        script = Script(seed=self._script.seed, faults=tuple(self._script.faults[number].alone() for number in its))
+        script = Script(seed=self._script.seed, faults=tuple(self._script.faults[number] for number in its))
 
         def emit(message: object) -> None:
             if isinstance(message, Happened):
@@ -74,7 +77,9 @@ class TrainingHarness:
                 met = [its[entry] for entry in message.met]
                 self.tell("ended", group=group, pool_rank=message.rank, calls=message.calls, missed=missed, met=met)
 
-        return armed(replace(context, emit=emit), engine, script)
+        inner, view = prepared(context, engine)
+        told = replace(context, emit=emit)
+        return GroupFaultEngine(inner, told, view, script, armed=True, numbers=self._numbers[group])
 
     def _tell_left_out(self, engine: LeavingOut) -> None:
         for op, count in engine.left_out.items():
@@ -98,7 +103,17 @@ class TrainingHarness:
             self.tell("difference", sentence=difference.sentence(), **difference.plain())
 
         gloo = GlooShadow(store, comm.rank, comm.size)
-        return Compared(comm, group, gloo, found, found_message, partial(self._as_run, comm.members))
+        return Compared(
+            comm, group, gloo, found, found_message, partial(self._as_run, comm.members), self._numbers[group]
+        )
+
+    def call(self, group: str, number: int, run: Callable[[], None]) -> None:
+        """Make a call, which faults and comparisons give the group's number."""
+        self._numbers[group].within(number, run)
+
+    def message(self, group: str, number: int) -> None:
+        """Take note that a message is posted."""
+        self._numbers[group].messages = number
 
     def leaving(self, comm: Any, calls: int) -> None:
         """Let the others compare what this rank sent, and tell what it made, what was compared, how long steps took."""

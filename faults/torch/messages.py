@@ -19,6 +19,7 @@ from collectives.communicator.arrays import Array, dtype_name
 from collectives.communicator.messages.requests import ANY, Rank, Request, Status
 from cxlemu.errors import ContractError
 from cxlemu.memory.protocol import Bytes
+from faults.torch.group_faults import GroupNumbers
 
 STAY = timedelta(seconds=20)
 
@@ -26,7 +27,7 @@ STAY = timedelta(seconds=20)
 @dataclass(frozen=True)
 class MessageDifference:
     group: str
-    number: int  # which of the messages that the rank received in the group, from 1
+    number: int  # which of the messages that the rank sent or received in the group, as its errors count them
     rank: int  # who received it
     source: Rank  # who sent it
     tag: Rank
@@ -52,8 +53,8 @@ class MessageDifference:
 class ComparedReceive:
     """A receive under way, which ends with the comparison. Has what a `Request` has."""
 
-    def __init__(self, request: Request, array: Array, settle: Callable[[], None]) -> None:
-        self.request, self.array = request, array
+    def __init__(self, request: Request, array: Array, number: int, settle: Callable[[], None]) -> None:
+        self.request, self.array, self.number = request, array, number
         self.difference: ContractError | None = None
         self.kept: Bytes | None = None  # what came, where it is compared later
         self._settle = settle
@@ -93,8 +94,10 @@ class ComparedReceive:
 class MessageShadow:
     """A rank's messages in a group, once more through Gloo."""
 
-    def __init__(self, comm: Any, group: str, gloo: Any, on_wrong: Callable[[MessageDifference], None]) -> None:
-        self._comm, self._group, self._gloo, self._found = comm, group, gloo, on_wrong
+    def __init__(
+        self, comm: Any, group: str, gloo: Any, on_wrong: Callable[[MessageDifference], None], at: GroupNumbers
+    ) -> None:
+        self._comm, self._group, self._gloo, self._found, self._at = comm, group, gloo, on_wrong, at
         self._changed = threading.RLock()
         self._leaving: list[tuple[Any, torch.Tensor]] = []  # Gloo reads the tensors
         self._to_itself: dict[Rank, deque[Bytes]] = defaultdict(deque)  # by tag
@@ -120,7 +123,7 @@ class MessageShadow:
     def irecv(self, array: Array, source: Rank = ANY, tag: Rank = ANY) -> ComparedReceive:
         """Begin to receive a message, which is compared when it came."""
         with self._changed:
-            receive = ComparedReceive(self._comm.irecv(array, source, tag), array, self.settle)
+            receive = ComparedReceive(self._comm.irecv(array, source, tag), array, self._at.messages, self.settle)
             self._posted.append(receive)
             return receive
 
@@ -157,7 +160,7 @@ class MessageShadow:
             right = self._sent(status.source, status.tag)
         except RuntimeError as error:  # Gloo's
             self.lost = True
-            said = f"messages of group {self._group} are not compared from number {self.compared} on: {error}"
+            said = f"messages of group {self._group} are not compared from number {receive.number} on: {error}"
             warnings.warn(said, RuntimeWarning, stacklevel=2)
             return
         came = _bytes(receive.array)[: status.nbytes] if receive.kept is None else receive.kept
@@ -170,7 +173,7 @@ class MessageShadow:
             element, count = int(differ[0]), differ.size
             got, wanted = (str(each.view(dtype)[element]) for each in (came, right))
         of, name = right.nbytes // dtype.itemsize, dtype_name(receive.array, reduces=False)
-        fields = (self._group, self.compared, self._comm.rank, status.source, status.tag, name)
+        fields = (self._group, receive.number, self._comm.rank, status.source, status.tag, name)
         difference = MessageDifference(*fields, element, count, of, got, wanted)
         self._found(difference)
         receive.difference = ContractError(difference.sentence())

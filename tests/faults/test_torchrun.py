@@ -159,10 +159,33 @@ def test_a_killed_rank_is_in_the_table_and_training_begins_again(tmp_path: Path)
     report = json.loads((tmp_path / "report.json").read_text())
     assert [each["codes"]["1"] for each in report["rounds"]] == [-9, 0]
     assert any(event["kind"] == "fault" for event in report["events"])
-    assert "fault: kill at rank 1, call 5" in done.stdout and "step 1: loss" in done.stdout
+    assert "fault: kill at rank 1, call 8" in done.stdout and "step 1: loss" in done.stdout
     assert "\nround 1: all ranks ended well, after 1 restart\n" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 100
     assert [str(s) for s in segments.find() if "torch" in s.pool] == []
+
+
+@needs_torch
+@with_rows(
+    ("kill", "call 4", 12),  # in the third of its plans
+    ("kill", "call 9", 0),
+    ("stall", "call 6", 0),
+    ("kill", "message 2", 0),
+    ("raise", "call 10", 0),
+    ("exit", "call 3", 0),
+    ("late", "call 5", 0),
+)
+def test_the_others_name_the_call_in_which_it_happened(what: str, place: str, instruction: int, tmp_path: Path) -> None:
+    kind, number = place.split()
+    fault: dict[str, Any] = {"kind": what, "rank": 1, "when": {kind: int(number), "instruction": instruction}}
+    fault |= {"seconds": 5} if what == "stall" else {}
+    if what in ("kill", "stall"):
+        (tmp_path / "script.json").write_text(json.dumps({"faults": [fault]}))
+    function = "tests.faults.torch_calls:disturbed"
+    said = torch_ranks(function, str(tmp_path), what, number, ranks=2, CXLEMU_CARD_BYTES="8MiB")
+    assert f"rank 0 in {place} of group 0: " in said[0]
+    happened = [line for line in (tmp_path / "rank-1.jsonl").read_text().splitlines() if '"fault"' in line]
+    assert len(happened) == (what in ("kill", "stall"))
 
 
 @needs_torch
@@ -324,8 +347,10 @@ dist.destroy_process_group()
 LATE = """
 faults:
   - {kind: crash, rank: 1, group: "0", when: {call: 500, instruction: 0}}
-  - {kind: stall, rank: 0, group: "0", when: {call: 0, instruction: 0}, seconds: 0.01}
-  - {kind: crash, rank: 1, group: "7", when: {call: 0, instruction: 0}}
+  - {kind: stall, rank: 0, group: "0", when: {call: 1, instruction: 0}, seconds: 0.01}
+  - {kind: crash, rank: 1, group: "7", when: {call: 1, instruction: 0}}
+  - {kind: stall, rank: 1, when: {message: 1, instruction: 0}, seconds: 0.01}
+  - {kind: stall, rank: 1, when: {call: 2, instruction: 900}, seconds: 0.01}
 """
 
 
@@ -337,6 +362,8 @@ faults:
         [
             "fault 1 never happened: rank 1 made 2 calls [crash at rank 1, call 500, instruction 0]",
             "fault 3 never happened: the script made no group 7",
+            "fault 4 never happened: rank 1 made 0 messages [stall at rank 1, message 1, instruction 0, seconds 0.01]",
+            "instructions in that call [stall at rank 1, call 2, instruction 900, seconds 0.01]",
         ],
     ),
     (
