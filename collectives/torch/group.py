@@ -24,7 +24,7 @@ from collectives.torch.order import CallOrder
 from collectives.torch.streams import GroupStreams
 from collectives.torch.verbs import GroupVerbs, Run
 from collectives.torch.work import Ended, Result, Together, Work
-from collectives.torch.world import GroupPool, open_pool
+from collectives.torch.world import GroupPool, open_pool, part_of
 from cxlemu.dlpack import pin
 from cxlemu.errors import CxlemuError, DeadlineError, InputError, PeerLostError
 from cxlemu.units import counted
@@ -48,15 +48,16 @@ class CxlGroup(PoolTensors, GroupVerbs):
         self._coalesced: list[Work | MessageWork] | None = None
         self._error: BaseException | None = None
         try:
+            self._part = part_of(self._store, self._ranks)
             self._pool: GroupPool | None = open_pool(
-                self._store, self._rank, self._ranks, options, self._timeout, self._name
+                self._part, self._rank, self._ranks, options, self._timeout, self._name
             )
         except CxlemuError as error:
             raise as_torch(error, self._rank, f"the beginning of group {self._name}") from error
 
         self.comm: Any = self._pool.comm
         if Installed.harness is not None:
-            self.comm = Installed.harness.around(self.comm, self._name, self._store)
+            self.comm = Installed.harness.around(self.comm, self._name, self._part)
         self._order = CallOrder(self._name, self._timeout.total_seconds())
         self._done = Ended(self._order)
         self._progress = Progress()
@@ -179,7 +180,7 @@ class CxlGroup(PoolTensors, GroupVerbs):
         if isinstance(timeout, dist.BarrierOptions):  # so torch from 2.14 on
             timeout = timeout.timeout
         allowed = self._timeout if timeout is None else timeout
-        monitored_barrier(self._store, self._rank, self._size, self._barriers, allowed, every=wait_all_ranks)
+        monitored_barrier(self._part, self._rank, self._size, self._barriers, allowed, every=wait_all_ranks)
 
     def rank(self) -> int:
         return self._rank

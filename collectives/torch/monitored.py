@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def monitored_barrier(store: Store, rank: int, size: int, number: int, timeout: timedelta, *, every: bool) -> None:
     """Wait for all ranks of a group. ``every``: rank 0 names all that are missing, not only the first."""
-    key = f"cxlemu/monitored/{number}"
+    key = f"monitored/{number}"
     ms = int(timeout.total_seconds() * 1000)
     if rank:
         store.set(f"{key}/{rank}", "")

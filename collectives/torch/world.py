@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from torch.distributed import PrefixStore
+
 from collectives.communicator.communicator import Communicator
 from collectives.torch.harness import Installed
 from collectives.torch.options import Options
@@ -121,7 +123,7 @@ def _in_common(
     """Choose a pool that all members have open: rank 0's newest, as older ones may be full. None: there is none."""
     with _changed:
         mine = {pool.uuid: pool for pool in _pools if pool.takes(ranks, options)}
-    key = _key("common")
+    key = "common"
     if rank:
         store.set(f"{key}/{rank}", " ".join(mine))
         store.wait([key], timeout)
@@ -192,7 +194,7 @@ def _meet(store: Store, world: World, rank: int, options: Options, timeout: time
     if world.memory.backend.on_devices:
         return world.create_pool(None), replace(world, heap_bytes=options.heap_bytes)
     as_said = options.card_bytes is not None  # all taken at once
-    key = _key("pool")
+    key = "pool"
     if rank == 0:
         try:
             world = replace(world, heap_bytes=options.heap_bytes) if as_said else world.with_heaps(options.heap_bytes)
@@ -210,8 +212,11 @@ def _meet(store: Store, world: World, rank: int, options: Options, timeout: time
     return (world.attach_pool(message), world) if as_said else world.join_pool(message)
 
 
-def _key(what: str) -> str:
-    return f"cxlemu/{os.environ.get(RESTARTS, '0')}/{what}"
+def part_of(store: Store, ranks: Sequence[int]) -> Store:
+    """Return a part of the store for one meeting of these ranks: another has left its keys, as groups of a name may."""
+    every = f"cxlemu/{os.environ.get(RESTARTS, '0')}/{'-'.join(map(str, ranks))}"
+    came_before = store.add(f"{every}/came", 1) - 1
+    return PrefixStore(f"{every}/{came_before // len(ranks)}", store)
 
 
 def _go_on() -> None:

@@ -1,6 +1,8 @@
 """Many process groups in one pool: their pools, their order, and what they leave."""
 
+import time
 import warnings
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -70,3 +72,19 @@ def full(rank: int, ranks: int, store: Any) -> dict[str, Any]:
     pools = len(_pools)
     dist.destroy_process_group()
     return {"sums": sorted(sums), "pools": pools, "said": [str(each.message) for each in said]}
+
+
+def again(rank: int, ranks: int, store: Any) -> list[float]:
+    """Make the world anew in the same store, rank 0 last, which must not find what the old one left there."""
+    sums = []
+    for world in range(3):
+        time.sleep(0.2 * (rank == 0))
+        limit = timedelta(seconds=60)
+        dist.init_process_group("cxl", store=store, rank=rank, world_size=ranks, timeout=limit)
+        pair = dist.new_group([world % 2, 2])  # of the same name, and other members
+        dist.group.WORLD.monitored_barrier(timedelta(seconds=20))
+        sums.append(summed(dist.group.WORLD))
+        if rank in (world % 2, 2):
+            sums.append(summed(pair))
+        dist.destroy_process_group()
+    return sums

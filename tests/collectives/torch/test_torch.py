@@ -394,6 +394,11 @@ def test_groups_share_one_pool_and_are_made_and_called_in_other_orders() -> None
         assert of_rank["mesh"] == [2.0 * (rank % 2) + 2, 1.0 if rank < 2 else 5.0]
 
 
+def test_a_world_made_anew_in_the_same_store_is_another_world() -> None:
+    found = torch_ranks(f"{HERE}.groups:again", ranks=3, **SMALL)
+    assert found == [[3, 2, 3, 3, 2], [3, 3, 3, 3], [3, 2, 3, 3, 3, 2]]
+
+
 @pytest.mark.deep
 def test_groups_that_a_full_pool_has_no_room_for_get_another_one() -> None:
     found = torch_ranks(f"{HERE}.groups:full", ranks=2, CXLEMU_CARD_BYTES="4MiB")
