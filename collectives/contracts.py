@@ -140,7 +140,7 @@ COLLECTIVES: dict[str, Collective] = {
 
 
 # Collectives that have no zero copy in place, each with the reason.
-NO_ZERO_COPY_IN_PLACE = {"all_to_all": "peers still read what the result would replace, pass out"}
+NO_ZERO_COPY_IN_PLACE = {"all_to_all": "peers still read what the result would replace: pass out"}
 
 
 def contract_of(collective: str) -> Collective:

@@ -51,11 +51,11 @@ def layout_for(
         if region_bytes < least * cards:
             raise ArgumentError(
                 f"a ring of {region_bytes} bytes has no line for each of {ranks} ranks in {slots} slots on {cards} "
-                f"cards: {least * cards} bytes are the least"
+                f"cards: it needs at least {least * cards} bytes"
             )
         raise ArgumentError(
             f"a communicator of {ranks} ranks needs {bare.data_offset + least} bytes or more on each of {cards} cards, "
-            f"there are {max(card_bytes, 0)}: give the pool larger cards, or make fewer communicators"
+            f"but there are {max(card_bytes, 0)}: give the pool larger cards, or make fewer communicators"
         )
     return replace(bare, slot_card_bytes=slot_card_bytes)
 

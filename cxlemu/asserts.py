@@ -59,7 +59,7 @@ def check_asserts(function: Any, name: str) -> None:
     if sys.flags.optimize and not isinstance(names.get("__loader__"), AssertingLoader) and _REWRITTEN not in names:
         raise ArgumentError(
             f"{name} cannot be judged: Python was started with -O or PYTHONOPTIMIZE, which removes its assertions; "
-            f"start it without"
+            "start it without these"
         )
 
 

@@ -243,7 +243,7 @@ class IntegrityError(FaultError):
     """Bytes that ``rank`` published did not arrive as sent: a checksum does not fit. They begin on ``card``."""
 
     def __init__(self, rank: int, card: int, *, reported_by: int | None = None) -> None:
-        what = f"what rank {rank} published from card {card} on did not arrive as it was sent"
+        what = f"data that rank {rank} published, from card {card} on, did not arrive as sent"
         super().__init__(what, rank, card, reported_by=reported_by)
         self.rank, self.card = rank, card
 
@@ -252,7 +252,7 @@ class PlaceError(IntegrityError):
     """``rank`` tells by a doorbell that an array lies in its part of the heap, on ``card``, where it cannot lie."""
 
     def __init__(self, rank: int, card: int, *, reported_by: int | None = None) -> None:
-        what = f"rank {rank} tells that its array begins where its part of the heap, on card {card}, has no room for it"
+        what = f"rank {rank} reports an address of its array that lies outside its part of the heap, on card {card}"
         FaultError.__init__(self, what, rank, card, reported_by=reported_by)
         self.rank, self.card = rank, card
 

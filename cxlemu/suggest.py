@@ -28,12 +28,17 @@ def with_choices(refusal: str, typed: str, names: Iterable[str], otherwise: str)
 def meant(typed: str, names: Iterable[str]) -> str:
     """Return the end of a sentence that refuses a name: ``; did you mean NAME?``, or nothing where no name is near.
 
-    A name is near if it begins with what was typed, or differs from it in few letters.
+    A name is near if it has the same letters and digits, or else begins with what was typed, or differs in few letters.
     """
     typed, known = typed[:_TYPED_MAX].lower(), list(names)
-    close = [name for name in known if len(typed) > 2 and name.lower().startswith(typed)]
+    close = [name for name in known if _letters(name) == _letters(typed) != ""]
+    close = close or [name for name in known if len(typed) > 2 and name.lower().startswith(typed)]
     if not close:
         from difflib import get_close_matches  # most commands refuse no name
 
         close = get_close_matches(typed, known, n=3)
     return f"; did you mean {' or '.join(close[:3])}?" if close else ""
+
+
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalnum, name.lower()))

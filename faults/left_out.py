@@ -14,7 +14,7 @@ from cxlemu.topology.clusters import cluster_sizes
 from cxlemu.units import format_numbers
 
 Name = str | int  # an int is a number of ranks
-NO_CLUSTERS = "these ranks make no two clusters of two or more"
+NO_CLUSTERS = "these ranks do not make two clusters of two or more"
 
 
 class NotDone(NamedTuple):
@@ -106,5 +106,5 @@ def without_clusters(collectives: Iterable[str], ranks: Iterable[int]) -> list[s
     """Count the variants, of which nobody named one, that numbers of ranks leave out: a sentence, or none."""
     alone = [count for count in ranks if not cluster_sizes(count)]
     plain = [name for name in collectives if name in COLLECTIVES]
-    why = f"n = {format_numbers(alone)} make no two clusters of two or more"
+    why = f"n = {format_numbers(alone)}: no two clusters of two or more"
     return catalog.on_levels_left_out(plain, why) if alone else []

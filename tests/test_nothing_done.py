@@ -45,7 +45,7 @@ ROWS = [
     (f"{RUN} --faults none.yaml", 2, "none.yaml has neither faults nor an adversary"),
     ("faults sweep barrier -n 2 --kinds flip_payload -j 1", 3, "no call has a place for flip_payload"),
     (f"{CAMPAIGN} --kinds nature --faults beyond.yaml", 3, "no fault happened in any case"),
-    (f"{CAMPAIGN} --kinds nature --faults stranger.yaml", 2, "no case takes stranger.yaml"),
+    (f"{CAMPAIGN} --kinds nature --faults stranger.yaml", 2, "stranger.yaml: a fault is on rank 5, but cases have 2"),
     (f"{CAMPAIGN} --launch lockstep --kinds nature,crash", 2, "no case takes the fault crash"),
     ("faults campaign barrier -n 1 --kinds crash", 2, "invalid rank count '1': must be 2 to 64"),
     ("faults campaign all_gather -n 2 -b 0", 2, "all_gather naive of 0 B does nothing, so nothing can fail"),

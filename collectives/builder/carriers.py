@@ -224,8 +224,8 @@ def refusal(call: Call, offset: int = 0) -> str | None:
     if call.nbytes % LINE_BYTES or offset % LINE_BYTES:
         where = f" from byte {offset} of the heap on" if offset % LINE_BYTES else ""
         return (
-            f"has peers write whole lines of {LINE_BYTES} bytes, and blocks of {call.nbytes} bytes{where} are none: "
-            f"take another variant"
+            f"has peers write whole lines of {LINE_BYTES} bytes, and blocks of {call.nbytes} bytes{where} are not "
+            "whole lines: take another variant"
         )
     return None
 

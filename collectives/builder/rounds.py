@@ -255,7 +255,7 @@ def check_loop(
 
 def check_chunk(b: Rounds, word: str, chunk: Chunk) -> None:
     if not isinstance(chunk, Chunk):
-        raise BuilderError(f"{b.call}: {word} takes a chunk that rounds gave, not {chunk!r}")
+        raise BuilderError(f"{b.call}: {word} takes a chunk of a round, not {chunk!r}")
     if not b.is_open or chunk.seq != b.round_number:
         raise BuilderError(f"{b.call}: {word} of a chunk of round {chunk.seq}, which is over")
 

@@ -34,9 +34,9 @@ class FusedFlags(TilingFlags):
     )
     datatype: str = concept("datatype", type=click.Choice(GEMM_DTYPES), default="f32")
     style: str = choice("--style", of=["every", *STYLES], default="every", help="Ways to communicate.")
-    budget_s: float = concept("budget", default=60.0, help="Approximate time that --tune searches.")
+    budget_s: float = concept("budget", default=60.0, help="Approximate time limit of --tune.")
     iters: int = flag("--iters", type=click.IntRange(1), default=5, metavar="N", help="Timed calls.")
-    warmup: int = flag("-w", "--warmup", type=click.IntRange(0), default=1, help="Untimed calls before them.")
+    warmup: int = flag("-w", "--warmup", type=click.IntRange(0), default=1, help="Untimed calls before the timed ones.")
     check: str = choice("-C", "--check", of=["0", "1"], default="1", help="0 skips checking results.")
     config: str | None = concept("config", default_text="six-cards")
     backend: str = choice("--backend", of=backends().names, default="emulated", help="Where the pool's bytes live.")
@@ -52,7 +52,7 @@ class FusedFlags(TilingFlags):
         type=NumberParam(0.01, 100),
         metavar="X",
         help="Scale time so that communication takes X times as long as the product; where the topology has an "
-        f"accelerator, so that the product takes X times as long as there.  [default: {FUSED_SHARE:g}]",
+        f"accelerator, so that the product takes X times as long as on it.  [default: {FUSED_SHARE:g}]",
     )
     region_bytes: int = concept("region", default=format_bytes(REGION_BYTES).replace(" ", ""))
     deadline_s: float = concept("deadline", default=60.0)

@@ -159,6 +159,6 @@ def _footer(result: Result) -> list[str]:
     if (figures := result.metrics) is not None:
         lines += [
             f"max(T_gemm, T_comm) / T_fused {figures.sol:.2f}, tiles slow the product down {figures.gemm_slowdown:.2f} "
-            f"times, a doorbell is waited for {figures.wait_ns / 1e3:.0f} us in the mean"
+            f"times, a doorbell is waited for {figures.wait_ns / 1e3:.0f} us on average"
         ]
     return lines + ([f"no overlap is claimed: {result.refusal}"] if result.refusal else [])

@@ -80,7 +80,7 @@ def _show(out: Console, simulator: Simulator, operator: Operator, choice: Tiling
     print_wrapped(
         out,
         f"# max(T_gemm, T_comm) / T_fused {metrics.sol:.2f}, tiles slow the product down {metrics.gemm_slowdown:.2f} "
-        f"times, a doorbell is waited for {metrics.wait_ns / 1e3:.1f} us in the mean",
+        f"times, a doorbell is waited for {metrics.wait_ns / 1e3:.1f} us on average",
         indent="#   ",
     )
 

@@ -36,7 +36,7 @@ class PlanCallFlags(JsonFlags):
 
 class PlanShowFlags(PlanCallFlags):
     saved: Path | None = path("--file", help="Show a plan that cxlemu plan save wrote.")
-    limit: int = flag("--limit", type=click.IntRange(1), default=100, help="Most rows of a table.")
+    limit: int = flag("--limit", type=click.IntRange(1), default=100, help="Largest number of rows in a table.")
 
 
 class PlanSaveFlags(PlanCallFlags):

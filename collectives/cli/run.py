@@ -64,7 +64,7 @@ class RunFlags(Flags):
     in_place: bool = switch("--in-place", help="Make the smaller buffer part of the larger one, as in NCCL.")
     iters: int = flag("--iters", type=click.IntRange(1), metavar="N", default=5, help="Timed calls per row.")
     warmup: int = flag(
-        "-w", "--warmup", type=click.IntRange(0), default=1, help="Untimed calls before them, checked too."
+        "-w", "--warmup", type=click.IntRange(0), default=1, help="Untimed calls before the timed ones, checked too."
     )
     check: str = choice("-C", "--check", of=["0", "1"], default="1", help="0 skips checking results.")
     ranks: int | None = concept("ranks", type=RanksParam(1, 4096), default_text=f"{RANKS}, or as many as were launched")
@@ -119,7 +119,7 @@ class RunFlags(Flags):
     region_bytes: int = concept("region", default=format_bytes(REGION_BYTES).replace(" ", ""))
     deadline_s: float = concept("deadline", default=30.0, help="Limit for each wait, not for the run.")
     json_file: Path | None = concept("json")
-    verbose: bool = concept("verbose", help="Show why each variant was taken, layout and placement.")
+    verbose: bool = concept("verbose", help="Show why each variant was chosen, the layout and the placement.")
 
 
 @click.command()

@@ -36,7 +36,7 @@ def lateness(scale: TimeScale, rows: Sequence[SweepRow]) -> str:
         return ""
     longer = min(4 * scale.value, TIME_SCALE_MAX)
     return (
-        f"{len(late)} of {len(rows)} took more than {LATE - 1:.0%} longer than the model says: ranks came late, on "
+        f"{len(late)} of {len(rows)} took more than {LATE - 1:.0%} longer than the model says: ranks were late, on "
         f"busy cores or with too little time; --time-scale {longer:g} gives them more"
     )
 

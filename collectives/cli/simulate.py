@@ -67,7 +67,7 @@ class SimulateFlags(Flags):
     check: bool = switch("--check", help="Also move real bytes, and compare every result with NumPy's.")
     json_file: Path | None = concept("json")
     trace_file: Path | None = concept("trace")
-    verbose: bool = concept("verbose", help="Show why each variant was taken, and name the busiest card and link.")
+    verbose: bool = concept("verbose", help="Show why each variant was chosen, and name the busiest card and link.")
 
 
 @click.command(cls=with_forms("cxlemu.simulate"))

@@ -44,7 +44,7 @@ def as_bytes(array: Array, role: str, *, writeable: bool = False) -> Bytes:
     if not array.flags.c_contiguous:
         raise ArgumentError(f"{role} of shape {array.shape} is not contiguous: pass np.ascontiguousarray({role})")
     if writeable and not array.flags.writeable:
-        raise ArgumentError(f"{role} is read-only, the result cannot be written to it")
+        raise ArgumentError(f"{role} is read-only: the result cannot be written to it")
     return np.asarray(array).reshape(-1).view(np.uint8) if array.nbytes else _NOTHING
 
 
@@ -59,7 +59,7 @@ def check_distinct(array: Array, role: str) -> None:
         parts = [array[(0,) * axis] for axis in range(array.ndim)]
         if not any(np.shares_memory(part[:1], part[1:]) for part in parts):
             return
-    raise ArgumentError(f"{role} has elements that share memory, the result cannot be written to it: pass a copy")
+    raise ArgumentError(f"{role} has elements that share memory, so the result cannot be written to it: pass a copy")
 
 
 def bind(call: Call, rank: int, x: Array | None, out: Array | None) -> Bound:
@@ -74,12 +74,12 @@ def bind(call: Call, rank: int, x: Array | None, out: Array | None) -> Bound:
             given = "no array" if array is None else f"{have.nbytes} bytes, shape {array.shape}"
             raise ArgumentError(
                 f"{call.collective}: {role} of rank {rank} must have {need.nbytes} bytes "
-                f"({need.nbytes // DTYPES[call.dtype].itemsize} x {call.dtype}), it has {given}"
+                f"({need.nbytes // DTYPES[call.dtype].itemsize} x {call.dtype}), but has {given}"
             )
         if array is not None and need.nbytes and dtype_name(array, reduces=call.redop != "none") != call.dtype:
-            raise ArgumentError(f"{call.collective}: {role} is {array.dtype}, the call is of {call.dtype}")
+            raise ArgumentError(f"{call.collective}: {role} is {array.dtype}, but the call is of {call.dtype}")
     if x is not None and out is not None and source.nbytes and target.nbytes and x.dtype != out.dtype:
-        raise ArgumentError(f"{call.collective}: out is {out.dtype}, x is {x.dtype}")
+        raise ArgumentError(f"{call.collective}: out is {out.dtype}, but x is {x.dtype}")
     return Bound(_aliased(call, rank, source, target), source, target)
 
 
@@ -117,7 +117,7 @@ def block_bytes(collective: str, ranks: int, x: Array | None, out: Array | None)
             return array.nbytes
         if array.size % ranks:
             raise ArgumentError(
-                f"{collective}: {role} has {array.size} elements, no whole block for each of {ranks} ranks"
+                f"{collective}: {role} has {array.size} elements, which do not divide among {ranks} ranks"
             )
         return array.nbytes // ranks
     raise ArgumentError(f"{collective}: this rank needs an array that gives its size: pass x or out")

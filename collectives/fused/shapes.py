@@ -71,7 +71,9 @@ def check(call: Call) -> None:
     if call.algorithm not in STYLES:
         raise ArgumentError(f"{call.collective} has no style {call.algorithm!r}: it has {', '.join(STYLES)}")
     if gemm is None or ranks < 1 or call.in_place or call.heap or call.root:
-        raise ArgumentError(f"{call.collective} is of matrices of one or more ranks, neither in place nor of a root")
+        raise ArgumentError(
+            f"{call.collective} takes matrices of one or more ranks, and has neither an in-place form nor a root"
+        )
     if call.dtype not in GEMM_DTYPES:
         raise ArgumentError(f"{call.collective} multiplies {', '.join(GEMM_DTYPES)}, not {call.dtype}")
     for name, value in (("m", gemm.m), ("n", gemm.n), ("k", gemm.k)):

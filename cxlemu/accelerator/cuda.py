@@ -55,7 +55,7 @@ def call(function: Any, *arguments: Any) -> Any:
     except RuntimeError as error:  # the package is here, and the library that it is for is not
         raise DeviceError(f"{function.__name__} of CUDA cannot be called: {error}") from error
     if int(status) != 0:
-        raise DeviceError(f"{function.__name__} of CUDA says {getattr(status, 'name', status)}")
+        raise DeviceError(f"{function.__name__} of CUDA returned {getattr(status, 'name', status)}")
     return results[0] if len(results) == 1 else tuple(results) or None
 
 

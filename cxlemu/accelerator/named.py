@@ -7,8 +7,8 @@ from cxlemu.accelerator.fake import FakeDevice
 from cxlemu.errors import ArgumentError, DeviceError
 
 FAKE = "fake"
-TRIED = "one kind of GPU has run this code: see docs/accelerator.md"
-NO_GPU = "a fake device: its figures say nothing of a GPU"
+TRIED = "this code has run on one kind of GPU: see docs/accelerator.md"
+NO_GPU = "a fake device: its figures say nothing about a GPU"
 
 
 def device_named(name: str, seed: int = 0) -> ComputeDevice:

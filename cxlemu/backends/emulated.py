@@ -23,7 +23,7 @@ class Emulated(Backend):
 
     summary = "shared memory behind caches that nothing keeps coherent"
     where = "POSIX shared memory, behind a cache of each emulated host"
-    guarantees = "nothing: another host's stores arrive when they were flushed and the line is fetched again"
+    guarantees = "nothing: another host's stores are visible once they were flushed and the line is fetched again"
     emulates_caches = True
     maps_cards = False  # NumPy cannot store through an emulated cache
     passes = 4  # the cache copies twice what a rank writes, and copies what a rank reads

@@ -80,10 +80,10 @@ def _not_measured(measured: Calibration, cards: MeasuredCards | None, *, virtual
         if card.kind != "device-DAX":
             yield f"a device at {card.path}: it is a file, a stand-in whose bytes lie where its file system keeps them"
     if virtual:
-        yield "hardware: this is a virtual machine, and its devices are what its host makes of them"
+        yield "hardware: this is a virtual machine, and its host provides the devices"
     if cards is not None:
         yield "requests of other hosts to the same cards at the same time"
-        yield f"more than {counted(measured.cores, 'core')} of this host at once"
+        yield f"load from more than {counted(measured.cores, 'core')} of this host at once"
         yield "writes past the caches: stores here read each line before, and are flushed"
         yield "links and cards that fail, poison, and power that is lost"
 
@@ -96,7 +96,7 @@ def _not_visible(seen: Mapping[str, Any] | None) -> Iterator[str]:
     elif seen["machines"] < 2:
         yield "visibility between ports: the litmus tests ran on one machine, whose caches are coherent"
     elif seen["never"]:
-        yield f"allowed outcomes that never came: {'; '.join(seen['never'])}"
+        yield f"allowed outcomes that never occurred: {'; '.join(seen['never'])}"
 
 
 def page(document: Mapping[str, Any]) -> str:
@@ -126,7 +126,7 @@ def _body(document: Mapping[str, Any]) -> Iterator[str]:
         ran = f"{counted(seen['tests'], 'litmus test')}, {counted(seen['rounds'], 'round')}"
         where = f"backend {seen['backend']}, {counted(seen['machines'], 'machine')}"
         yield f"<p>Visibility: {ran} ({escape(where)}; {escape(seen['cards'] or 'no cards')}): "
-        ended = f"ended as none may: {', '.join(seen['forbidden'])}" if seen["forbidden"] else "none ended as none may"
+        ended = f"forbidden outcomes: {', '.join(seen['forbidden'])}" if seen["forbidden"] else "no forbidden outcome"
         yield f"{escape(ended)}</p>"
     yield "<h2>Not seen</h2><ul>"
     yield from (f"<li>{escape(text)}</li>" for text in document["not_seen"])
@@ -135,7 +135,7 @@ def _body(document: Mapping[str, Any]) -> Iterator[str]:
 
 def facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     one = card["one_core"]
-    yield "a load that needs the one before", f"{card['latency_ns']:.0f} ns"
+    yield "a load that depends on the previous one", f"{card['latency_ns']:.0f} ns"
     for load in card["loaded"]:
         readers = counted(load["cores"], "core")
         yield f"the same beside reads of {load['gbytes_per_s']:.1f} GB/s by {readers}", f"{load['latency_ns']:.0f} ns"
@@ -143,7 +143,7 @@ def facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for mix, rate in card["mixes"].items():
         yield f"all cores, {mix}", f"{rate:.1f} GB/s"
     yield "flushing a line, dropping a line", f"{card['flush_line_ns']:.1f} ns, {card['invalidate_line_ns']:.1f} ns"
-    yield "a fence, a line stored until it is on the card", f"{card['fence_ns']:.1f} ns, {card['ring_ns']:.0f} ns"
+    yield "a fence, a store until its line is on the card", f"{card['fence_ns']:.1f} ns, {card['ring_ns']:.0f} ns"
 
 
 def _table(rows: Iterator[tuple[str, str]]) -> Iterator[str]:

@@ -84,7 +84,7 @@ def topology_file(
     }
     if m.round_trip_ns is not None:
         observe = max(m.round_trip_ns / 2 - m.far_latency_ns, 0.0)
-        how = f"what half of a line's round trip of {m.round_trip_ns:.0f} ns takes longer than a load"
+        how = f"what half of a line's round trip of {m.round_trip_ns:.0f} ns takes beyond a load"
         costs["doorbell_observe_ns"] = ns(observe, how)
     if device is not None:
         name, bell = device.device, device.event_ns + (m.ring_ns or 0)
@@ -112,7 +112,7 @@ def topology_file(
                 1, f"every rank on a core of its own{'' if device is None else ', with its own device'}"
             ),
             "memory": {
-                "latency_ns": ns(m.local_latency_ns, "loads that need each other, in memory near the core"),
+                "latency_ns": ns(m.local_latency_ns, "dependent loads, in memory near the core"),
                 "read_gbytes_per_s": rate(m.one_core.read, "one core"),
                 "write_gbytes_per_s": rate(m.one_core.write, "one core"),
             },
@@ -120,7 +120,7 @@ def topology_file(
         "cards": {
             "count": assumed(1, "shared memory is in one place"),
             "capacity_bytes": assumed(capacity_bytes, f"{format_bytes(capacity_bytes)} of what /dev/shm has"),
-            "latency_ns": ns(m.far_latency_ns, f"loads that need each other, in {shared}"),
+            "latency_ns": ns(m.far_latency_ns, f"dependent loads, in {shared}"),
             "read_gbytes_per_s": rate(most_read, f"{m.cores} cores"),
             "write_gbytes_per_s": rate(most_written, f"{m.cores} cores"),
             "total_gbytes_per_s": rate(both, f"{m.cores} cores copy, each byte read and written"),
@@ -151,7 +151,7 @@ def topology_file(
             {
                 "count": seen(1, card.path),
                 "capacity_bytes": seen(card.nbytes, card.kind),
-                "latency_ns": ns(card.latency_ns, f"loads that need each other, in {card.path}"),
+                "latency_ns": ns(card.latency_ns, f"dependent loads, in {card.path}"),
                 "read_gbytes_per_s": rate(max(card.mixes["reads"], card.one_core.read), f"{m.cores} cores"),
                 "write_gbytes_per_s": rate(max(card.mixes["writes"], card.one_core.write), f"{m.cores} cores, flushed"),
                 "total_gbytes_per_s": rate(_total(card), f"{m.cores} cores, the best mix of reads and writes"),

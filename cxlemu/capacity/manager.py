@@ -86,7 +86,7 @@ class FabricManager:
             raise ArgumentError(f"capacity is lent in blocks of whole lines, not of {block_bytes} bytes")
         room = round_down(card_bytes - first_byte, block_bytes)
         if cards < 1 or room < block_bytes:
-            raise ArgumentError(f"{cards} cards of {card_bytes} bytes have no block of {block_bytes} bytes to lend")
+            raise ArgumentError(f"{cards} cards of {card_bytes} bytes are too small for a block of {block_bytes} bytes")
         if memory and (len(memory) != cards or min(card.size for card in memory) < card_bytes):
             raise ArgumentError(f"the memory given is not that of {cards} cards of {card_bytes} bytes")
         self.cards, self.block_bytes = cards, block_bytes
@@ -156,7 +156,7 @@ class FabricManager:
             if users := self._in_use(grant):
                 raise CapacityError(
                     f"grant {grant.number} of tenant {grant.tenant} cannot be released: "
-                    f"{users} {self.users[users > 1]} in it; wait for that, or force it"
+                    f"{users} {self.users[users > 1]} in it; wait until it is unused, or force it"
                 )
             del self._held[grant.number]
             self._totals[grant.tenant].released += grant.nbytes
@@ -294,6 +294,6 @@ class FabricManager:
                 f"{holders} hold the rest" if holders else "that is all there is"
             )
         return (
-            f"{what}the {format_bytes(self.free_bytes)} that are free lie in {len(self._free.holes)} pieces, the "
-            f"largest of {format_bytes(self.largest_bytes)}: ask for less, or release what is between ({holders})"
+            f"{what}the free {format_bytes(self.free_bytes)} lie in {len(self._free.holes)} pieces, the largest of "
+            f"{format_bytes(self.largest_bytes)}: ask for less, or release the grants between them ({holders})"
         )

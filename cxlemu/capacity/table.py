@@ -111,7 +111,7 @@ class Table:
             if self._line(slot) is None:
                 raise PoolError(
                     f"line {slot} of the pool's capacity table is damaged, so owners are unknown: when "
-                    "all tenants have left, make the pool anew"
+                    "all tenants have left, make the pool again"
                 )
 
     def _line(self, slot: int) -> GrantLine | None:

@@ -68,7 +68,7 @@ def decode(raw: bytes, file: str) -> list[Node]:
             nodes.append(_node(message, file))
         index = begin + size
     if not raw:
-        raise PlanFileError(f"{file} is empty, it should begin with a Chakra GlobalMetadata")
+        raise PlanFileError(f"{file} is empty: it should begin with a Chakra GlobalMetadata")
     ids = [node.id for node in nodes]
     if len(set(ids)) != len(ids):
         raise PlanFileError(f"{file} has two nodes with one id")
@@ -122,7 +122,9 @@ def _length(raw: bytes, index: int, file: str) -> tuple[int, int]:
         if byte < 0x80:
             begin = index + digit + 1
             if size > len(raw) - begin:
-                raise PlanFileError(f"{file}: message at byte {index} has {size} bytes, {len(raw) - begin} are left")
+                raise PlanFileError(
+                    f"{file}: message at byte {index} has {size} bytes, but {len(raw) - begin} are left"
+                )
             return size, begin
     raise PlanFileError(f"{file}: there is no message length at byte {index}")
 

@@ -120,7 +120,7 @@ class _Reading:
             group, ranks = str(about["Process Group Name"]), json.loads(about["Process Group Ranks"])
             if about["Rank"] != self.rank:
                 raise PlanFileError(
-                    f"{self.file} is of rank {about['Rank']}, not {self.rank}: give files in rank order"
+                    f"{self.file} belongs to rank {about['Rank']}, not {self.rank}: give files in rank order"
                 )
             if not isinstance(ranks, list) or self.rank not in ranks or any(type(rank) is not int for rank in ranks):
                 raise ValueError(f"the group has the ranks {ranks!r:.40}")

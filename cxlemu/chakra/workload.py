@@ -113,10 +113,10 @@ def load(
     changed_by: set[str] = set()
     while (path := prefix.with_name(f"{prefix.name}.{len(ranks)}.et")).exists():
         if len(ranks) == RANKS_MAX:
-            raise PlanFileError(f"{path}: more than {RANKS_MAX} ranks are not replayed")
+            raise PlanFileError(f"{path}: a replay takes at most {RANKS_MAX} ranks")
         ranks.append(_steps(files.read(path), len(ranks), str(path), without_missing, ctrl_deps, changed_by))
         if sum(map(len, ranks)) > NODES_MAX:
-            raise PlanFileError(f"{path}: more than {NODES_MAX} nodes in all files are not replayed")
+            raise PlanFileError(f"{path}: a replay takes at most {NODES_MAX} nodes in all files together")
     beyond = _highest_rank(prefix)
     if beyond >= len(ranks):
         raise PlanFileError(f"{path} does not exist, but {prefix}.{beyond}.et does: each rank needs its file")
@@ -133,8 +133,10 @@ def load(
             if isinstance(step.what, ChakraMessage):
                 peer = step.what.target if step.what.source == rank else step.what.source
                 if peer == rank or peer >= len(ranks):
-                    wrong = "itself" if peer == rank else f"rank {peer}, and there are {len(ranks)}"
-                    raise PlanFileError(f"{prefix}.{rank}.et: node {step.id} is a message of rank {rank} and {wrong}")
+                    wrong = "itself" if peer == rank else f"rank {peer}, but there are ranks 0 to {len(ranks) - 1}"
+                    raise PlanFileError(
+                        f"{prefix}.{rank}.et: node {step.id} is a message between rank {rank} and {wrong}"
+                    )
     return ChakraWorkload(tuple(ranks), members, frozenset(changed_by))
 
 

@@ -90,7 +90,7 @@ class VerbGroup(LazyGroup):
 _SHM = "/dev/shm"
 _LACKS = {
     errno.EMFILE: "raise the limit of open files, as with ulimit -n 4096, or take fewer ranks",
-    errno.ENFILE: "the machine has no more open files to give",
+    errno.ENFILE: "the machine has reached its limit of open files",
 }
 
 

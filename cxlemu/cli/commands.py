@@ -96,7 +96,7 @@ class VerbCommand(click.Command):
                     raise ArgumentError(f"{flag if option else 'an argument'} '' names no file")
                 single = option and not option.multiple and (not option.is_flag or option.secondary_opts)
                 if single and given.count(param) > 1:
-                    click.echo(f"note: {flag} is given twice: the last one counts", err=True)
+                    click.echo(f"note: {flag} is given twice; the last one counts", err=True)
         return super().parse_args(ctx, args)
 
 

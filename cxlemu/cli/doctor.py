@@ -108,13 +108,15 @@ def _shared_memory(root: Path) -> Iterator[DoctorRow]:
     try:
         usage = shutil.disk_usage(root / "dev/shm")
     except OSError:
-        yield row("/dev/shm", False, "", "emulated pools need it: mount a tmpfs there")
+        yield DoctorRow("/dev/shm", "look", "none", "emulated pools need it: mount a tmpfs there")
     else:
         value = f"{format_bytes(usage.free)} free of {format_bytes(usage.total)}"
         yield row("/dev/shm", True, value, "holds emulated cards and caches")
     defect = _shared_memory_defect()
-    meaning = f"emulated pools do not work: {defect}" if defect else "made, mapped and removed a segment"
-    yield row("shared memory", not defect, "" if defect else "works", meaning)
+    if defect:
+        yield DoctorRow("shared memory", "look", "fails", f"emulated pools do not work: {defect}")
+    else:
+        yield row("shared memory", True, "works", "made, mapped and removed a segment")
 
 
 def _shared_memory_defect() -> str:

@@ -46,7 +46,7 @@ WORDS = {
     "flush_line_ns": "flushing a line",
     "invalidate_line_ns": "dropping a line",
     "fence_ns": "a fence",
-    "ring_ns": "a line stored until it is in memory",
+    "ring_ns": "a store until its line is in memory",
     "round_trip_ns": "a line from core to core and back",
 }
 

@@ -23,10 +23,10 @@ def accelerator_rows(root: Path, asked: str | None) -> Iterator[DoctorRow]:
     gpus = entries(root / "proc/driver/nvidia/gpus", "[0-9a-fA-F]*")
     for gpu in gpus:
         model = re.search(r"(?m)^Model:\s*(\S.{0,99})$", text(gpu / "information"))
-        meaning = "its arrays are taken with cxlemu[cuda], which one kind of GPU has run: see docs/accelerator.md"
+        meaning = "cxlemu[cuda] takes its arrays; it has run on one kind of GPU: see docs/accelerator.md"
         yield row(f"accelerator {gpu.name}", True, model[1] if model else "model unknown", meaning)
     if not gpus:
-        yield row("accelerators", False, "none", "arrays on a device run on a fake one: see docs/accelerator.md")
+        yield row("accelerators", False, "none", "tests of device arrays use a fake device: see docs/accelerator.md")
     dax = [str(root / "dev" / entry.name) for entry in entries(root / "sys/bus/dax/devices", "dax[0-9]*")]
     if asked is not None:
         yield from _device_rows(asked, dax)
@@ -64,7 +64,7 @@ def _device_rows(name: str, dax: Sequence[str]) -> Iterator[DoctorRow]:
     value = f"{copies.to_pool:.1f} to, {copies.from_pool:.1f} from, {copies.both:.1f} GB/s both at once"
     yield row(f"{name}, copies", True, value, f"to and from shared memory; {standing(name)}")
     plain = f"{copies.to_pinned:.1f} to, {copies.from_pinned:.1f} from, GB/s"
-    yield row(f"{name}, plain copies", True, plain, "to and from pinned memory: the most that copies to a pool can be")
+    yield row(f"{name}, plain copies", True, plain, "to and from pinned memory: an upper limit for copies to a pool")
 
 
 def _registered(what: str, cannot: str) -> DoctorRow:

@@ -18,10 +18,10 @@ class DoctorFlags(JsonFlags):
     certificates: tuple[Path, ...] = path(
         "--certificate",
         multiple=True,
-        help="With --calibrate: write what was seen of the cards and what was not, as .html or .json.",
+        help="With --calibrate: write what was observed of the cards and what was not, as .html or .json.",
     )
     litmus_file: Path | None = path("--litmus", help="File of cxlemu litmus --backend dax --json, for the certificate.")
-    verbose: bool = concept("verbose", help="Show all rows: also those that are ok, or absent and optional.")
+    verbose: bool = concept("verbose", help="Show all rows, including those that are ok, or optional and absent.")
     accelerator: str | None = flag(
         "--accelerator",
         metavar="cuda:N|fake",

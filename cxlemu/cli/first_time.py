@@ -6,7 +6,7 @@ from cxlemu.machine import keep, kept_file, thresholds
 from cxlemu.pool.room import memory_left_bytes
 from cxlemu.units import format_bytes
 
-BUSY = "other work on this machine did not let it be measured"
+BUSY = "other work on this machine prevented a measurement"
 
 
 def measure_machine() -> None:
@@ -20,7 +20,7 @@ def measure_machine() -> None:
     from cxlemu.calibrate.past_caches import needed_bytes, past_caches_bytes
 
     if (left := memory_left_bytes()) < 2 * needed_bytes():
-        what = f"a measurement takes {format_bytes(needed_bytes())} of memory, of which {format_bytes(left)} are left"
+        what = f"a measurement needs {format_bytes(needed_bytes())} of memory, but {format_bytes(left)} are left"
         click.echo(f"# {thresholds()}; {what}", err=True)
         return
     if (measured := past_caches_bytes()) is None:

@@ -46,6 +46,9 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # generic only in the n
 class NumberParam(click.FloatRange):
     """A number within bounds: never nan, which no bound keeps out, nor infinite."""
 
+    def _describe_range(self) -> str:
+        return "" if self.min is self.max is None else super()._describe_range()
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number: float = super().convert(value, param, ctx)
         if not math.isfinite(number):

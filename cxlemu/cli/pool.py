@@ -26,7 +26,10 @@ class PoolFormatFlags(JsonFlags):
         "--interleave", type=BytesParam(), default="64K", help="Size of the pieces that cards hold in turn."
     )
     max_ranks: int = flag(
-        "--max-ranks", type=click.IntRange(1), default=1024, help="Most ranks that can use the pool together."
+        "--max-ranks",
+        type=click.IntRange(1),
+        default=1024,
+        help="Largest number of ranks that can use the pool at once.",
     )
     create_size: int | None = flag("--create-size", type=BytesParam(), help="Create missing files with this size.")
     lend: int | None = flag(
@@ -72,7 +75,7 @@ class ForceFlags(LentFlags):
         default=30.0,
         help="Seconds to wait until the tenant's ranks have left.",
     )
-    gone: bool = switch("--gone", help="None of the tenant's ranks runs any more: their hosts are off.")
+    gone: bool = switch("--gone", help="The tenant's ranks no longer run: their hosts are off.")
 
 
 class HoldFlags(Flags):

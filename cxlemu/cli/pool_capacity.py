@@ -28,7 +28,7 @@ _ATTACH_S = 5.0
 @contextmanager
 def _managed(asked: LentFlags) -> Iterator[PoolManager]:
     if (asked.name is None) == (not asked.paths):
-        raise ArgumentError("say which pool: --pool NAME in shared memory, or --device PATH for each of its cards")
+        raise ArgumentError("name the pool: --pool NAME in shared memory, or --device PATH for each of its cards")
     memory = MemorySpec("dax", devices=asked.paths) if asked.paths else MemorySpec("shm")
     with memory.backend.attach_pool(memory, asked.name, deadline_s=_ATTACH_S) as pool:
         yield PoolManager.open(pool)

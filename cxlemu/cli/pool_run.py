@@ -56,7 +56,7 @@ def _row(entry: catalog.CatalogEntry) -> dict[str, Any]:
 
 def show(_ctx: click.Context, asked: PoolShowFlags) -> None:
     if (asked.name is None) == (not asked.paths):
-        raise click.UsageError("say which pool: its NAME, or --device PATH for each of its cards.")
+        raise click.UsageError("name the pool: its NAME, or --device PATH for each of its cards.")
     if asked.name is None:
         show_devices(asked)
         return

@@ -101,7 +101,7 @@ def _offered(metrics: FabricMetrics) -> Iterator[str]:
     if metrics.switches_between_hosts_mean is not None and metrics.oversubscription is not None:
         where = "in each, " if metrics.kind == "xlink" and metrics.switches["domain"] > 1 else ""
         mean, most = metrics.switches_between_hosts_mean, metrics.switches_between_hosts_max
-        yield f"{where}from host to host over {mean:.3g} switches in the mean, {most} at most"
+        yield f"{where}from host to host over {mean:.3g} switches on average, {most} at most"
         bisection = f"{metrics.bisection_gbytes_per_s:g} GB/s, oversubscribed {metrics.oversubscription:.3g} : 1"
         yield f"{where}bisection {bisection}"
 

@@ -174,7 +174,7 @@ class NativeEngine:
         if status == LOCK_TIMEOUT:
             raise held()
         if status == CLOCKS_TIMEOUT:
-            raise DeadlineError(f"rank {running.part.rank}: another rank holds the pool's clocks, it may be stopped")
+            raise DeadlineError(f"rank {running.part.rank}: another rank holds the pool's clocks; it may be stopped")
         if status in (LINK_DOWN, CARD_LOST, POISONED):
             assert self.through is not None  # only an emulated pool says so
             raise self.through.failure(status)

@@ -91,5 +91,5 @@ def unmodelled(
     """Say what plans have that a judge does not model."""
     for plan in {id(plan): plan for plan in plans}.values():
         if beyond := sorted(feature.value for feature in of(plan) - frozenset(models)):
-            return f"{judge} does not model {' and '.join(beyond)}, which [{plan.call}] has"
+            return f"{judge} does not model {' and '.join(beyond)}, which [{plan.call}] uses"
     return ""

@@ -157,7 +157,7 @@ def save(plan: Plan, path: str | Path) -> None:
     records = [stream.records.tobytes() for part in parts for stream in part.streams]
     content = b"".join([_PREFIX.pack(MAGIC, VERSION, len(header.encode())), header.encode(), *records])
     if len(content) + _CRC.size > MAX_FILE_BYTES:
-        raise PlanFileError(f"{path}: the plan has {len(content)} bytes, a file takes up to {MAX_FILE_BYTES}")
+        raise PlanFileError(f"{path}: the plan has {len(content)} bytes, but a file holds at most {MAX_FILE_BYTES}")
     try:
         write_atomically(path, content + _CRC.pack(zlib.crc32(content)))
     except OSError as error:
@@ -219,10 +219,10 @@ def _plan(header: _Header, records: memoryview) -> Plan:
     gemm = Gemm(**header.call.gemm.model_dump()) if header.call.gemm else None
     call = Call(**{**header.call.model_dump(), "heap": heap, "gemm": gemm})
     if len(header.parts) != call.ranks:
-        raise PlanFileError(f"it has the parts of {len(header.parts)} ranks, its call has {call.ranks}")
+        raise PlanFileError(f"it has parts for {len(header.parts)} ranks, but its call has {call.ranks}")
     declared = sum(stream.records for part in header.parts for stream in part.streams) * RECORD_DTYPE.itemsize
     if declared != len(records):
-        raise PlanFileError(f"its header promises {declared} bytes of records, the file has {len(records)}")
+        raise PlanFileError(f"its header promises {declared} bytes of records, but the file has {len(records)}")
     rows = np.frombuffer(records, RECORD_DTYPE).copy()  # C reads aligned records, files have headers of any length
     rows.flags.writeable = False
     frame = Frame(

@@ -79,7 +79,7 @@ def why_not(dtype: str, redop: str) -> str:
         return f"there is no avg of bool, whose sum says whether any is true: {there}, or convert to numbers"
     if redop in ("min", "max"):
         return f"there is no {redop} of {dtype}: complex numbers have no order: {there}, or reduce their parts"
-    return f"there is no {redop} of {dtype}: bits are combined of integers and bools: {there}, or view as integers"
+    return f"there is no {redop} of {dtype}: bitwise operations take integers and bools: {there}, or view as integers"
 
 
 def reductions(dtypes: Iterable[str], redops: Sequence[str]) -> list[tuple[str, str]]:

@@ -28,7 +28,7 @@ class Arena:
         """
         nbytes = -(-nbytes // ARENA_ALIGN_BYTES) * ARENA_ALIGN_BYTES
         if nbytes > self.nbytes:
-            raise ArgumentError(f"the pool has {self.nbytes} bytes left on every card, {nbytes} are needed")
+            raise ArgumentError(f"the pool has {self.nbytes} bytes left on every card, but {nbytes} are needed")
         taken = Arena(self.at, self.at + nbytes)
         self.at += nbytes
         return taken

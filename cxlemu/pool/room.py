@@ -69,13 +69,13 @@ def _statistic(group: Path, name: str) -> int:
 def shortage(shm_bytes: int, other_bytes: int, root: Path = Path("/")) -> str | None:
     """Say what there is too little of, as a sentence without its end; None where all of it is there."""
     if shm_bytes > (free := segments.free_bytes()):
-        return f"{SHM_DIR} has {format_bytes(free)} free, this pool needs {format_bytes(shm_bytes)}"
+        return f"{SHM_DIR} has {format_bytes(free)} free, but this pool needs {format_bytes(shm_bytes)}"
     limit = tightest_limit(root)
     if limit is not None and shm_bytes + other_bytes > limit.left_bytes:
         most, left = format_bytes(limit.limit_bytes), format_bytes(limit.left_bytes)
         return (
             f"this process may use {most} of memory, of which {left} are left ({limit.path}), "
-            f"and this world needs {format_bytes(shm_bytes + other_bytes)}"
+            f"but this world needs {format_bytes(shm_bytes + other_bytes)}"
         )
     return None
 
@@ -109,7 +109,7 @@ def bus_error_later() -> str:
 def _bus_error(*, full: bool) -> str:
     what = f"{SHM_DIR} is full" if full else f"{SHM_DIR} was full, or a file behind memory was cut"
     return (
-        f"a page of shared memory could not be had: {what}. Make room there (`cxlemu pool clean`; a larger one with "
-        f"`docker run --shm-size=1g` or `mount -o remount,size=1g {SHM_DIR}`), or take a smaller topology, such as "
-        "-c laptop"
+        f"a page of shared memory could not be allocated: {what}. Make room there (`cxlemu pool clean`; a larger one "
+        f"with `docker run --shm-size=1g` or `mount -o remount,size=1g {SHM_DIR}`), or take a smaller topology, such "
+        "as -c laptop"
     )

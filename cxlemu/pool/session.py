@@ -181,7 +181,7 @@ class Session(Presence):
 
     def _difference(self, peer: int, theirs: Record | Checkin) -> str:
         if theirs.ranks != self.ranks:
-            return f"rank {peer} was started in {theirs.ranks} ranks, rank {self.rank} in {self.ranks}"
+            return f"rank {peer} was started with {theirs.ranks} ranks, but rank {self.rank} with {self.ranks}"
         return (
             f"rank {peer} was started with another topology, memory or version than rank {self.rank} "
             f"(fingerprint {theirs.fingerprint.hex()}, not {self._fingerprint.hex()})"

@@ -342,4 +342,4 @@ def _await_complete(name: str, deadline_s: float) -> None:
 
 
 def no_such_pool(name: str) -> str:
-    return f"there is no pool {name}, pools that exist: {', '.join(segments.pool_names()) or 'none'}"
+    return f"there is no pool {name}; existing pools: {', '.join(segments.pool_names()) or 'none'}"

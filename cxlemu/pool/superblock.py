@@ -69,16 +69,16 @@ class Geometry:
         """Explain why no pool can be like this, as the end of a sentence; return None when all values are possible."""
         for name, least, most in (("cards", 1, CARDS_MAX), ("hosts", 0, HOSTS_MAX), ("max_ranks", 1, RANKS_MAX)):
             if not least <= getattr(self, name) <= most:
-                return f"{name} is {getattr(self, name)}, possible are {least} to {most}"
+                return f"{name} is {getattr(self, name)}, but must be {least} to {most}"
         if not self.data_offset < self.card_bytes <= CARD_BYTES_MAX or self.card_bytes % PAGE_BYTES:
             return (
-                f"card_bytes is {self.card_bytes}, possible are multiples of {PAGE_BYTES} "
+                f"card_bytes is {self.card_bytes}, but must be a multiple of {PAGE_BYTES} "
                 f"from {self.data_offset + PAGE_BYTES} (room for {self.max_ranks} ranks) to {CARD_BYTES_MAX}"
             )
         in_range = INTERLEAVE_BYTES_MIN <= self.interleave_bytes <= INTERLEAVE_BYTES_MAX
         if not in_range or self.interleave_bytes.bit_count() != 1:
             return (
-                f"interleave_bytes is {self.interleave_bytes}, possible are powers of two "
+                f"interleave_bytes is {self.interleave_bytes}, but must be a power of two "
                 f"from {INTERLEAVE_BYTES_MIN} to {INTERLEAVE_BYTES_MAX}"
             )
         return None

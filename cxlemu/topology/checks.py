@@ -19,8 +19,8 @@ def defects(topology: Parts) -> Iterator[Misplaced]:
         yield Misplaced(("description",), "should be one line of printable text")
     yield from _cards(topology)
     if topology.accelerator is not None and topology.accelerator not in shipped_accelerators():
-        what = f"is {topology.accelerator}, which is none; {closest(topology.accelerator, shipped_accelerators())}"
-        yield Misplaced(("accelerator",), what)
+        near = closest(topology.accelerator, shipped_accelerators())
+        yield Misplaced(("accelerator",), f"is {topology.accelerator}, which is not a shipped accelerator; {near}")
     yield from _names_taken_twice(topology)
     yield from _link_ends(topology)
     yield from _spaces(topology)

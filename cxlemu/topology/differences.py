@@ -38,7 +38,7 @@ def differences(topologies: Sequence[Topology]) -> list[str]:
 def spread(names: Sequence[str], ratios: Sequence[float]) -> str:
     """Say over what range an answer goes, by ratios of baselines' times to ours, and whether it crosses 1."""
     low, high = min(ratios), max(ratios)
-    turns = ": the answer hangs on which of them is right" if low < 1 < high else ""
+    turns = ": the answer depends on which of them is right" if low < 1 < high else ""
     least, most = names[ratios.index(low)], names[ratios.index(high)]
     return f"{low:.2f} ({least}) to {high:.2f} ({most}) times as long{turns}"
 

@@ -124,7 +124,7 @@ class RankContext(Unshared):
         """
         world = self.world
         if world.lease is None or world.memory.backend.emulates_caches:
-            raise ArgumentError("another grant is for tenants on shm or dax")
+            raise ArgumentError("only a tenant on the backend shm or dax can take another grant")
         text = f"{world.lease.grant.tenant}:{number}"
         lease = lease_for(text, world.memory, world.lease.pool, wait_s=world.deadline_s)
         larger = replace(world, lease=lease, topology=machine(world.topology, world.memory, lease))

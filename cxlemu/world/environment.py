@@ -116,7 +116,9 @@ def from_environment(
     """
     place = find_place(os.environ, one_machine=not memory.backend.on_devices)
     if tenant is not None and memory.backend.emulates_caches:
-        raise ArgumentError("a tenant's emulated caches are those of one launch: under a launcher take shm or dax")
+        raise ArgumentError(
+            "a tenant's emulated caches belong to one launch: under a launcher, take the backend shm or dax"
+        )
     deadline_s = seconds(deadline_s, "deadline_s", above_0=True)
     lease = None if tenant is None else lease_for(tenant, memory, pool_name, wait_s=deadline_s)
     topology = machine(topology, memory, lease)
@@ -220,7 +222,7 @@ def _read_place(launcher: Launcher, environment: Mapping[str, str], *, one_machi
 
     rank, ranks = number(launcher.rank), number(launcher.size)
     if ranks > RANKS_MAX:
-        raise ArgumentError(f"{launcher.size} is {ranks}, a pool takes up to {RANKS_MAX} ranks")
+        raise ArgumentError(f"{launcher.size} is {ranks}, but a pool holds at most {RANKS_MAX} ranks")
     if rank >= ranks:
         raise ArgumentError(f"{launcher.rank} is {rank}, which must be less than {launcher.size}, {ranks}")
     if not one_machine:

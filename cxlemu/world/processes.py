@@ -153,7 +153,7 @@ def _take_news(
     except (EOFError, OSError):
         return False
     except Exception as error:  # a class of the user's fails as it is unpickled
-        outcome.failed(rank, RunError(f"sent what cannot be unpickled: {type(error).__name__}: {error}"))
+        outcome.failed(rank, RunError(f"sent an object that cannot be unpickled: {type(error).__name__}: {error}"))
         return False
     if kind == MESSAGE:
         on_message(value)

@@ -44,7 +44,7 @@ from faults.left_out import NOTHING, NotDone, left_out, of_plans, together
 CASES_MAX = 1_000_000
 RANKS = (2, 3)
 UNTAKEN = "faults need ranks in turns, threads or processes, which run shipped algorithms only"
-DECLINES, NO_RANK = "it declines every call", "it names a rank that is not there"
+DECLINES, NO_RANK = "it declines every call", "a fault is on a rank that these worlds do not have"
 ALL, EVERY, AUTO, NATURE = "all", "every", "auto", "nature"
 
 Size = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=BLOCK_BYTES_MAX)]
@@ -145,7 +145,7 @@ class Spec(Model):
             left_out((collectives, variants or None, self.ranks), done, of_plans),
             left_out((self.algorithms or None,), [(its.case.algorithm or "",) for its in shapes], lambda own: DECLINES),
             left_out((self.launches,), launched, lambda launch: UNTAKEN),
-            left_out((self.scripts or None, self.ranks), run, lambda file, ranks: NO_RANK)._replace(nowhere=""),
+            left_out((self.scripts, self.ranks), run, lambda file, ranks: NO_RANK)._replace(nowhere=""),
         )
 
     def _check_taken(self, shapes: Sequence[CaseShape], scripts: Sequence[Script]) -> None:
@@ -155,8 +155,10 @@ class Spec(Model):
             names = " and ".join(name for name, given in replaced.items() if given)
             raise ArgumentError(f"algorithms of your own replace {names}: leave out one or the other")
         for file, script in zip(self.scripts, scripts, strict=True):
-            if not any(script in shape.scripts for shape in shapes):
-                raise ArgumentError(f"no case takes {file}: {UNTAKEN}, or it names a rank that no case has")
+            if shapes and not any(script in shape.scripts for shape in shapes):
+                last, most = max((f.rank for f in script.faults), default=0), max(s.case.ranks for s in shapes)
+                why = UNTAKEN if last < most else f"a fault is on rank {last}, but cases have {most} ranks at most"
+                raise ArgumentError(f"no case takes {file}: {why}")
         for kind in self._named_kinds():
             if shapes and not any(kind in shape.kinds for shape in shapes):
                 raise ArgumentError(f"no case takes the fault {kind}: {UNTAKEN}")

@@ -38,7 +38,7 @@ class CampaignFlags(Flags):
         "budget",
         type=SecondsParam(none_at_all=True),
         default=BUDGET,
-        help="Time limit; then running cases stop, and findings no longer shrink.",
+        help="Time limit; then running cases stop, and findings are no longer shrunk.",
     )
     ranks: tuple[int, ...] | None = concept(
         "ranks", type=RanksParam(2, CAMPAIGN_RANKS_MAX), default_text="2,3, or all of a topology's clusters"

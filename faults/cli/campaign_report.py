@@ -75,7 +75,7 @@ class Screen:
         if result.lost:
             more = f" and {len(result.lost) - 1} more" if len(result.lost) > 1 else ""
             self.note(
-                f"nothing is known of [{result.lost[0]}]{more}: its worker was killed, perhaps for want of memory; "
+                f"nothing is known of [{result.lost[0]}]{more}: its worker was killed, perhaps for lack of memory; "
                 "try fewer with --jobs"
             )
         if result.declined:

@@ -3,7 +3,7 @@
 import click
 
 _SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": ["--help"]}
-_HELP = """Compile {name} so that ``cxlemu exec`` sees every load and store, flush and fence, with its line.
+_HELP = """Compile {name} so that `cxlemu exec` sees every load and store, flush and fence, with its line.
 
     Passes ARGUMENTS to the compiler: {default}, or the gcc or clang that {variable} names. The program also runs
     without cxlemu exec, on ordinary memory.

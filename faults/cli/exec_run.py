@@ -172,7 +172,10 @@ def _check_runs(asked: ExecFlags, *, named: bool) -> None:
             "--every injects no faults but --crash every, --poison every and --lose-card every: leave a step out, and "
             "--link-down",
         ),
-        (asked.resume and not (every or breaks), "--resume is for a search: add --every, or --crash every and the like"),
+        (
+            asked.resume and not (every or breaks),
+            "--resume is for a search: add --every, or --crash every and the like",
+        ),
         (every and asked.coherent, "--every does not model coherent ranges: leave --coherent out"),
     )
     for applies, sentence in rules:
@@ -193,7 +196,7 @@ def _check_preloaded(asked: ExecFlags, name: str, by_access: bool) -> None:
         )
     if not by_access and asked.check and asked.coherent:
         raise ArgumentError(
-            f"{strange}: with --free its loads are not seen, so nobody knows what hosts learn through --coherent; "
+            f"{strange}: with --free its loads are not seen, so what hosts learn through --coherent is unknown; "
             "--no-check judges the program's results only"
         )
 

@@ -63,7 +63,7 @@ class ExploreFlags(Flags):
     )
     seed: int = flag("--seed", type=int, default=0, help="Seed of pct and random.")
     budget_states: int = flag(
-        "--budget-states", type=click.IntRange(1), default=Budget().states, help="Most states to search."
+        "--budget-states", type=click.IntRange(1), default=Budget().states, help="Largest number of states to search."
     )
     budget_s: float = concept("budget", default=Budget().seconds, help="Time limit of the search.")
     budget_bytes: int = flag(

@@ -104,7 +104,7 @@ def run(ctx: click.Context, asked: ExploreFlags) -> None:
     except BudgetSpentError as spent:
         line = userfile.line_of(spent, spec.rpartition(":")[0])
         where = spec if line is None else f"{spec.rpartition(':')[0]}:{line}"
-        why = f"the budget of {asked.budget_s:g} s was spent in {where}, which does not come back"
+        why = f"the budget of {asked.budget_s:g} s was spent in {where}, which does not return"
         result = _unknown(time.monotonic() - began, why)
     if interruption.happened:
         result = replace(result, seconds=time.monotonic() - began)

@@ -40,7 +40,7 @@ class SweepFlags(Flags):
         default_text="turns, or threads on the native engine",
     )
     sample: int | None = flag(
-        "--sample", type=click.IntRange(1), metavar="N", help="Run only N of all places; --seed chooses them."
+        "--sample", type=click.IntRange(1), metavar="N", help="Run only N of the places; --seed chooses them."
     )
     seed: int = flag("--seed", type=click.IntRange(0, 10**18 - 1), default=0, help="Seed of the data and of --sample.")
     deadline_s: float = concept("deadline", type=NumberParam(0.05, 60), default=0.5)

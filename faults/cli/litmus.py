@@ -19,11 +19,14 @@ class LitmusFlags(JsonFlags):
     )
     verbose: bool = concept("verbose", help="Show all outcomes, and an execution that leads to each allowed one.")
     witness: str | None = flag(
-        "--witness", metavar="CONDITION", help="Show an execution that ends like this: 'B.r1 == 0 and x == 1'."
+        "--witness", metavar="CONDITION", help="Show an execution that ends in this state: 'B.r1 == 0 and x == 1'."
     )
     engine: str = flag("--engine", type=click.Choice(ENGINES), default=ENGINES[0], help="Engine of the search.")
     budget_states: int = flag(
-        "--budget-states", type=click.IntRange(1), default=Budget().states, help="Most states to search for each test."
+        "--budget-states",
+        type=click.IntRange(1),
+        default=Budget().states,
+        help="Largest number of states to search for each test.",
     )
     budget_s: float = concept("budget", default=Budget().seconds, help="Time limit for each test.")
     backend: str | None = choice(
@@ -38,7 +41,7 @@ class LitmusFlags(JsonFlags):
     ranks: int | None = concept(
         "ranks",
         type=OneRanksParam(1, 64, "which is enough for all tests"),
-        default_text="as many as the largest test takes",
+        default_text="as many as the largest test needs",
     )
     how: str = concept(
         "launch",

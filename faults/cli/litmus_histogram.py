@@ -28,7 +28,7 @@ def summary_line(histogram: Histogram) -> Text:
             said.append(f"{histogram.hangs} hung" + ("" if litmus.hangs else " (forbidden)"))
         strangers = sum(count for values, count in histogram.counts.items() if histogram.foreign(values))
         if strangers and not histogram.forbidden:
-            said.append(f"{strangers} ended as the memory model does not")
+            said.append(f"{strangers} ended in outcomes that the memory model does not reach")
         rounds = f"{histogram.rounds:,}"
         if histogram.rounds < histogram.wanted:
             rounds += f" of {counted(histogram.wanted, 'round')} in {histogram.seconds:.1f} s"

@@ -96,7 +96,7 @@ def _line(result: LitmusResult) -> Text:
         if result.verdict_of(e) != Verdict.OK
     ]
     if result.verdict_of_hangs != Verdict.OK:
-        said.append(result.exploration.finding.text if result.exploration.finding else "no execution seen that hangs")
+        said.append(result.exploration.finding.text if result.exploration.finding else "no hanging execution was seen")
     if not result.complete:
         said.append(result.exploration.reason)
     elif not result.exploration.outcomes:

@@ -36,7 +36,7 @@ def run(ctx: click.Context, asked: ReplayFlags) -> None:
         print_wrapped(out, f"not reproduced: {replayed.unknown}", "yellow")
         print_wrapped(out, f"recorded was: {replayed.before}")
     else:
-        print_wrapped(out, "does not fail any more", "green")
+        print_wrapped(out, "no longer fails", "green")
         print_wrapped(out, f"recorded was: {replayed.before}")
     document = {
         "what": replayed.what,

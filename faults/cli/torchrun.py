@@ -52,8 +52,10 @@ class TorchrunFlags(Flags):
     pace: str | None = flag(
         "--pace", metavar="CONFIG", help="Slow calls down to the times of this topology's cost model."
     )
-    save: Path | None = path("--save", help="Folder that keeps a call that differs.  [default: a new temporary folder]")
-    replay: Path | None = path("--replay", metavar="FOLDER", help="Repeat a kept call alone.")
+    save: Path | None = path(
+        "--save", help="Folder for a call whose result differs.  [default: a new temporary folder]"
+    )
+    replay: Path | None = path("--replay", metavar="FOLDER", help="Repeat one saved call on its own.")
     json_file: Path | None = concept("json")
 
 

@@ -110,7 +110,7 @@ def _folder(save: Path | None) -> Iterator[Path]:
         try:
             folder = Path(tempfile.mkdtemp(prefix="cxlemu-torchrun-"))
         except OSError as error:
-            where = f"{tempfile.gettempdir()} takes no files: {error.strerror}"
+            where = f"no files can be made in {tempfile.gettempdir()}: {error.strerror}"
             raise ArgumentError(f"{where}; name a folder with --save") from None
         try:
             yield folder

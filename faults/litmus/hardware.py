@@ -43,7 +43,7 @@ class RankMachines:
     def __str__(self) -> str:
         if self.count > 1:
             return f"ranks on {self.count} machines"
-        return "all ranks on one machine: its caches are coherent, so nothing is seen that takes a stale line"
+        return "all ranks on one machine: its caches are coherent, so no outcome that needs a stale line can occur"
 
 
 def run(context: RankContext, tasks: Sequence[LitmusTask], setting: HardwareSetting) -> int:

@@ -58,8 +58,8 @@ class CounterexampleKind(Enum):
     WRONG = "wrong bytes"
     DEADLOCK = "deadlock"
     TOO_EARLY = "a barrier left too early"
-    MISMATCH = "a mismatch that is none"
-    DAMAGED = "damage that is none"
+    MISMATCH = "a false mismatch"
+    DAMAGED = "false damage"
 
 
 class Counterexample(NamedTuple):

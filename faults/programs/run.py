@@ -82,8 +82,8 @@ def _judge_histories(area: Area, status: RunStatus, result: RunResult, *, asked:
     """Judge the operations that programs have logged; say what was ``asked`` for and not logged, or the other way."""
     if status.unexamined:
         result.undecided.append(
-            f"cxl_invariant: {counted(status.unexamined, 'time')} nobody examined the pool's bytes: each process "
-            "that lets lines arrive there has to declare the invariant"
+            f"cxl_invariant: {counted(status.unexamined, 'time')} the pool's bytes were not examined: each process "
+            "that lets lines arrive there must declare the invariant"
         )
     raw = area.operations()
     if status.operations > len(raw):

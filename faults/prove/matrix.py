@@ -314,7 +314,7 @@ def judge(question: Question, *, progress: Progress | None = None) -> AnsweredQu
     """Prove one call for all its roots, or say what is wrong with it or why the algorithm declines it."""
     recipe, collective = question.recipe, question.call.collective
     if endless(recipe):
-        why = "not asked, because the algorithm had no end before"
+        why = "not judged, because the algorithm did not end in an earlier call"
         return AnsweredQuestion(question, Proof(Verdict.UNKNOWN, None, why, 0, 0.0), why)
     if recipe.source and question.call.ranks == 1:
         return AnsweredQuestion(question, None, f"a call of one rank is a copy, and {recipe.name} is not called")

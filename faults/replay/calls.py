@@ -30,7 +30,7 @@ from faults.mutate.mutants import Mutant, apply
 from faults.token import Token
 
 KIND = "calls"
-OTHER_PLANS = "the plans that are made here are others than those that failed"
+OTHER_PLANS = "the plans that are built here differ from those that failed"
 CALLS_MAX, CARD_BYTES_MAX, POOL_BYTES_MAX = 1000, 1 << 28, 1 << 30
 
 Ranks = Annotated[int, Field(ge=1, le=64)]

@@ -19,7 +19,10 @@ class BenchFlags(Flags):
     minbytes: int = concept("minbytes", default="8")
     maxbytes: int = concept("maxbytes", default="64M")
     alternations: int = flag(
-        "--alternations", type=click.IntRange(1), default=5, help="Rounds in which all take turns."
+        "--alternations",
+        type=click.IntRange(1),
+        default=5,
+        help="Number of rounds in which all implementations take turns.",
     )
     source: str = choice(
         "--source",

@@ -36,7 +36,7 @@ def run_beside(ctx: click.Context, kind: str, asked: Any) -> None:
         print_wrapped(
             out,
             f"Both use {counted(len(pair.shared), 'link or card', 'links and cards')}; {use.resource.name} is the "
-            f"busiest, for {use.busy_ns / pair.span_ns:.0%} of the time. Both go on for {pair.together:.0%} of it.",
+            f"busiest, for {use.busy_ns / pair.span_ns:.0%} of the time. Both run for {pair.together:.0%} of it.",
         )
     write_json(asked.json_file, _document(pair, topology))
     if use is None:

@@ -98,7 +98,7 @@ class ServingFlags(Flags):
         type=click.IntRange(1, 1 << 16),
         metavar="N",
         default=BATCH_REQUESTS,
-        help="Largest number of requests that an instance serves at a time.",
+        help="Largest number of requests that an instance serves at once.",
     )
     requests: int | None = flag(
         "--requests",
@@ -116,7 +116,7 @@ class ServingFlags(Flags):
         "--rate",
         type=NumberParam(0, min_open=True),
         metavar="N",
-        help=f"Number of generated requests in a second.  [default: {REQUESTS_PER_S:g} for each host]",
+        help=f"Number of generated requests per second.  [default: {REQUESTS_PER_S:g} for each host]",
     )
     seed: int = flag("--seed", type=click.IntRange(0), metavar="N", default=1, help="Seed of the generated requests.")
     written: Path | None = path("--write-trace", metavar="PATH", help="Write the requests there as a trace.")

@@ -233,7 +233,7 @@ def _complaints(
             )
     for incident in incidents:
         if not any(incident in its.run.happened for its in outcomes):
-            complaints.append(f"{incident} never happened: there was nothing to happen to, or all was served before.")
+            complaints.append(f"{incident} never happened: its target was gone, or everything had been served.")
     return complaints
 
 

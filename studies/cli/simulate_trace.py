@@ -13,7 +13,7 @@ class TraceFlags(JsonFlags):
     config: str = concept("config", default=DEFAULT_TOPOLOGY, help="Topology of the modelled fabric: a file or a name.")
     groups_file: Path | None = path("--groups", help="JSON file that maps the name of each group to its ranks.")
     skip_missing: bool = switch(
-        "--skip-missing", help="Let nodes wait only for nodes that are there: a converter may drop some."
+        "--skip-missing", help="Let nodes wait only for existing nodes: a converter may drop some."
     )
     ctrl_deps: bool = switch(
         "--ctrl-deps", help="Let nodes also wait for their ctrl_deps, as Chakra's own reader does not."

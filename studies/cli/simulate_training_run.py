@@ -222,7 +222,7 @@ def _cells(ns: float, step: TrainingStep) -> tuple[str, str]:
 
 
 def _footer(steps: list[TrainingStep], *, failing: bool) -> list[str]:
-    lines = ["", "Communication is what shows of it: what passes behind computing is not billed."]
+    lines = ["", "Communication counts only its exposed part, which computing does not hide."]
     for step in steps:
         rate = step.tokens / (step.time_ns / 1e9)
         name = step.machine.between.name

@@ -133,7 +133,9 @@ def test_what_has_the_buffer_protocol_is_an_array(comm: Communicator) -> None:
     assert list(comm.all_reduce(some, "bxor")) == [1, 2, 3, 4]
     with pytest.raises(ArgumentError, match="read-only"):
         comm.all_reduce(b"ab")
-    with pytest.raises(ArgumentError, match="x is a str: a NumPy array is needed, or what shares its memory by"):
+    with pytest.raises(
+        ArgumentError, match="x is a str: a NumPy array is needed, or an object that shares its memory by"
+    ):
         comm.broadcast("text")
 
 

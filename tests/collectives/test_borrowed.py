@@ -44,7 +44,7 @@ def test_a_broadcast_only_reads_its_root(kind: str, engine: str, tmp_path: Path)
             assert got.tolist() == wanted
         comm.broadcast_many([root if comm.rank == 0 else other])
         if comm.rank:
-            with pytest.raises(ArgumentError, match="x is read-only, the result cannot be written to it"):
+            with pytest.raises(ArgumentError, match="x is read-only: the result cannot be written to it"):
                 comm.broadcast(root)
             with pytest.raises(ArgumentError, match=r"arrays\[0\] is read-only"):
                 comm.broadcast_many([root])

@@ -247,7 +247,7 @@ def test_an_asynchronous_error_is_raised_by_its_handle_and_calls_behind_it_fail_
         first, second = comm.barrier(async_op=True), comm.barrier(async_op=True)
         with pytest.raises(PeerLostError):
             first.wait()
-        with pytest.raises(RunError, match="revoked since: rank 1 left"):
+        with pytest.raises(RunError, match="was revoked: rank 1 left"):
             second.wait()
 
 
@@ -322,15 +322,15 @@ def read_only(x: np.ndarray) -> np.ndarray:
 MISUSES: dict[str, tuple[Callable[[Communicator, np.ndarray], Any], str]] = {
     "out of another size": (
         lambda comm, x: comm.all_reduce(x, out=np.zeros(5, np.int32)),
-        r"all_reduce: out of rank \d must have 24 bytes \(6 x i32\), it has 20 bytes, shape \(5,\)",
+        r"all_reduce: out of rank \d must have 24 bytes \(6 x i32\), but has 20 bytes, shape \(5,\)",
     ),
     "out of another dtype": (
         lambda comm, x: comm.all_reduce(x, out=np.zeros(6, np.float32)),
-        "all_reduce: out is float32, the call is of i32",
+        "all_reduce: out is float32, but the call is of i32",
     ),
     "blocks that do not divide": (
         lambda comm, x: comm.all_to_all(np.zeros(5, np.int32)),
-        "all_to_all: x has 5 elements, no whole block for each of 2 ranks",
+        "all_to_all: x has 5 elements, which do not divide among 2 ranks",
     ),
     "a first axis that does not divide": (
         lambda comm, x: comm.reduce_scatter(x.reshape(3, 2)),
@@ -342,7 +342,7 @@ MISUSES: dict[str, tuple[Callable[[Communicator, np.ndarray], Any], str]] = {
     ),
     "bits of floats": (
         lambda comm, x: comm.all_reduce(x.astype(np.float32), "bxor"),
-        "all_reduce: there is no bxor of f32: bits are combined of integers and bools",
+        "all_reduce: there is no bxor of f32: bitwise operations take integers and bools",
     ),
     "a sum of big-endian numbers": (
         lambda comm, x: comm.all_reduce(x.astype(">i4")),
@@ -354,11 +354,11 @@ MISUSES: dict[str, tuple[Callable[[Communicator, np.ndarray], Any], str]] = {
     ),
     "another dtype without a name": (
         lambda comm, x: comm.all_to_all(x.view(">i4"), out=x.view("V4").copy()),
-        r"all_to_all: out is \|V4, x is >i4",
+        r"all_to_all: out is \|V4, but x is >i4",
     ),
     "a read-only result": (
         lambda comm, x: comm.all_reduce(read_only(x)),
-        "x is read-only, the result cannot be written to it",
+        "x is read-only: the result cannot be written to it",
     ),
     "arrays that overlap": (
         lambda comm, x: comm.all_reduce(x[:4], out=x[2:]),
@@ -612,7 +612,7 @@ def test_a_revoked_communicator_raises_at_once(comm: Communicator) -> None:
         with pytest.raises(PeerLostError):
             comm.barrier()
         for _ in range(100):  # each wait would take its deadline
-            with pytest.raises(RunError, match="this communicator is revoked since: rank 1 left"):
+            with pytest.raises(RunError, match="this communicator was revoked: rank 1 left"):
                 comm.all_reduce(of(4))
 
 

@@ -417,7 +417,7 @@ def test_a_rank_that_does_not_open_a_communicator_tells_those_that_did(monkeypat
         return str(raised.value).partition(";")[0]
 
     told = together(main, 4)
-    assert told == ["rank 2 took this rank, 0, for lost", "rank 0 is lost, as rank 2 reports", told[2], ""]
+    assert told == ["rank 2 declared this rank, 0, lost", "rank 0 is lost, as rank 2 reports", told[2], ""]
 
 
 def test_what_a_rank_wrote_before_it_failed_to_move_in_has_left_its_cache(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -225,7 +225,7 @@ def test_a_plan_on_memories_goes_through_a_file(tmp_path: Path) -> None:
 
 
 @with_rows(
-    ({"cards": 8}, "8 are memories of its ranks, and none is the pool's"),
+    ({"cards": 8}, "all of the layout's 8 cards are memories of its 8 ranks"),
     ({"own_doorbells": 1000}, "1000 of a rank's doorbells lie in its own memory"),
     ({"owned": False, "cards": 3}, "16 of a rank's doorbells lie in its own memory, which has no room"),
 )

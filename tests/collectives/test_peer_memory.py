@@ -316,7 +316,7 @@ REFUSED: dict[str, tuple[str, list[int], dict[str, Any], str]] = {
     "real cards": ("dax", [0, 0], {}, "needs coherent shared memory, the backend shm"),
     "two hosts": ("shm", [0, 0, 1], {}, "rank 0 is on host 0 and rank 2 on host 1, .* ranks_per_host of 3 or more"),
     "checksums": ("shm", [0, 0], {"integrity": "crc32c"}, "leave out integrity"),
-    "a tenant": ("shm", [0, 0], {"tenant": True}, "a tenant's ranks keep to what was lent"),
+    "a tenant": ("shm", [0, 0], {"tenant": True}, "a tenant's ranks may use only its grants"),
     "a pace": ("shm", [0, 0], {"paced": True}, "the model has no times for it"),
 }
 

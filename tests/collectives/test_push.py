@@ -451,7 +451,9 @@ def test_a_result_that_is_told_outside_its_ranks_part_is_written_by_no_peer(monk
     def program(comm: Communicator) -> None:
         comm.gather(np.zeros(8), out=comm.heap.zeros(16), root=1, variant="push")
 
-    with pytest.raises(RankFailures, match="rank 1 tells that its array begins where its part of the heap") as raised:
+    with pytest.raises(
+        RankFailures, match="rank 1 reports an address of its array that lies outside its part of the heap"
+    ) as raised:
         together(program, world="reference, shm")
     assert isinstance(raised.value.failures[0], PlaceError)
 

@@ -279,7 +279,7 @@ def test_who_comes_too_late_is_told_even_when_the_others_are_gone() -> None:
         gone.session.leave()
     late = reached(ranks[2])
     assert isinstance(late, ExcludedError)
-    assert str(late).startswith("ranks 0, 1 went on without rank 2, which they took for dead")
+    assert str(late).startswith("ranks 0, 1 went on without rank 2, which they declared dead")
     for gone, roster in zip(ranks, found, strict=False):
         assert isinstance(roster, Roster)
         gone.rooms.release(roster.room.name)
@@ -287,7 +287,7 @@ def test_who_comes_too_late_is_told_even_when_the_others_are_gone() -> None:
     ranks[0].board.memory.invalidate(0, found[0].room.at, 64)  # type: ignore[union-attr]
     late = reached(ranks[2])
     assert isinstance(late, ExcludedError)
-    assert str(late).startswith("the others went on without rank 2, which they took for dead")
+    assert str(late).startswith("the others went on without rank 2, which they declared dead")
 
 
 def test_who_is_on_the_roster_of_room_that_was_given_back_is_excluded() -> None:
@@ -605,7 +605,7 @@ def test_what_one_rank_sees_all_ranks_raise(error: RunError) -> None:
             finally:
                 failed.set()
             comm.barrier()
-        with pytest.raises(RevokedError, match="this communicator is revoked since: "):
+        with pytest.raises(RevokedError, match="this communicator was revoked: "):
             comm.barrier()
         return caught.value
 
@@ -645,7 +645,7 @@ def test_revoke_stops_those_who_wait_and_those_who_call_later() -> None:
         return str(caught.value).partition(";")[0], caught.value.reported_by, sums(smaller, 2)
 
     results = together(program, 3, deadline_s=PATIENT_S).results
-    assert results[0] == ("this communicator is revoked since: rank 0 revoked it", None, [6, 6])
+    assert results[0] == ("this communicator was revoked: rank 0 revoked it", None, [6, 6])
     assert results[1] == results[2] == ("rank 0 revoked this communicator", 0, [6, 6])
 
 

@@ -117,7 +117,7 @@ def test_too_much_and_too_scattered_are_refused_and_change_nothing(manager: Pool
     manager.release(grants[0])
     manager.release(grants[2])
     before = books(manager)
-    with pytest.raises(CapacityError, match=r"free lie in 2 pieces, the largest of .* release what is between"):
+    with pytest.raises(CapacityError, match=r"free lie in 2 pieces, the largest of .* release the grants between them"):
         manager.add("red", third + manager.free_bytes // 2)
     with pytest.raises(CapacityError, match=r"are free of .*: blue .* hold the rest"):
         manager.add("red", 1 << 30)
@@ -544,7 +544,7 @@ def test_what_is_taken_away_ends_calls_and_is_wiped_when_all_have_left(
     with ThreadPoolExecutor(1) as worlds:
         world, ready = begin(worlds, pool, main, "threads", memory=memory)
         assert ready.wait(PATIENT_S)
-        with pytest.raises(CapacityError, match="2 ranks are in it; wait for that, or force it"):
+        with pytest.raises(CapacityError, match="2 ranks are in it; wait until it is unused, or force it"):
             manager.release(grant)
         time.sleep(0.2)
         assert not world.done()  # a release that was refused disturbed nobody
@@ -677,7 +677,7 @@ def test_what_is_added_can_be_used_by_who_runs(manager: PoolManager, pool: ShmPo
         second = manager.add("red", 6 * MIB)
         assert world.result(PATIENT_S) == [(6 * MIB, 2.0, 4.0)] * 2
     assert manager.users_of(first) == manager.users_of(second) == []
-    with pytest.raises(ArgumentError, match="another grant is for tenants on shm or dax"):
+    with pytest.raises(ArgumentError, match="only a tenant on the backend shm or dax can take another grant"):
         launch(programs.grows, ranks=1, pool_name=pool.name, tenant="red")
 
 
@@ -860,7 +860,7 @@ def test_force_says_who_is_still_in_it_until_somebody_knows_better(cards: list[s
         manager = PoolManager.open(pool)
         elsewhere = UseLine.of(1, Owner.current(), inside=True)._replace(boot_id=bytes(16))
         manager.table.store_use(manager._slots[1], 0, elsewhere)  # of another host: nothing is known of it here
-    assert "1 rank is in it; wait for that, or force it" in capacity(cards, "release", "red", code=2)
+    assert "1 rank is in it; wait until it is unused, or force it" in capacity(cards, "release", "red", code=2)
     assert "1 rank is still in it" in capacity(cards, "force", "red", "--wait-s", "0.1", code=1)
     assert json.loads(capacity(cards, "show", "--json", "-"))["grants"][0]["state"] == "forced"
     assert "taken away: grant 1 of red" in capacity(cards, "force", "red", "--gone")
@@ -868,7 +868,7 @@ def test_force_says_who_is_still_in_it_until_somebody_knows_better(cards: list[s
 
 
 def test_which_pool_has_to_be_said_and_has_to_be_lent(tmp_path: Path) -> None:
-    assert "say which pool" in cxlemu("pool", "capacity", "show", code=2).output
+    assert "name the pool" in cxlemu("pool", "capacity", "show", code=2).output
     paths = blank_cards(tmp_path, CARDS)
     cxlemu("pool", "format", *device_flags(paths), "--max-ranks", "16")
     assert "this pool's capacity is not lent" in capacity(paths, "show", code=2)
@@ -891,7 +891,10 @@ def test_a_launchers_ranks_can_be_a_tenant(cards: list[str], monkeypatch: pytest
     with from_environment(memory=MemorySpec("dax", devices=tuple(cards)), tenant="red") as context:
         assert programs.sums(context)[2] == 4 * MIB
         assert context.tenancy is not None and context.tenancy.lease.grant == Grant(1, "red", MIB, 4 * MIB)
-    with pytest.raises(ArgumentError, match="under a launcher take shm or dax"), from_environment(tenant="red"):
+    with (
+        pytest.raises(ArgumentError, match="under a launcher, take the backend shm or dax"),
+        from_environment(tenant="red"),
+    ):
         pytest.fail("it began")
 
 

@@ -95,7 +95,9 @@ WRONG = [NO_PLACE, -64, STRIP_BYTES - NBYTES + 1, STRIP_BYTES, 1 << 40, (1 << 63
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("place", WRONG)
 def test_a_place_outside_of_the_strip_is_an_error_and_nothing_is_read_there(engine: str, place: int) -> None:
-    with pytest.raises(PlaceError, match="rank 1 tells that its array begins where its part of the heap, on card 1"):
+    with pytest.raises(
+        PlaceError, match="rank 1 reports an address of its array that lies outside its part of the heap, on card 1"
+    ):
         rank_0(engine, plan_of(), (place, 0))
 
 

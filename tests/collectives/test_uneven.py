@@ -177,15 +177,15 @@ def test_scans_fold_floats_in_rank_order() -> None:
 MISUSES: dict[str, tuple[Callable[[Communicator], Any], str]] = {
     "what one sends and the other does not take": (
         lambda c: c.all_to_allv(np.zeros(4, np.int8), np.zeros(4, np.int8), [2, 2], [2, 2] if c.rank else [1, 3]),
-        "all_to_allv: rank 0 sends 2 bytes to rank 0, which takes 1",
+        "all_to_allv: rank 0 sends 2 bytes to rank 0, which expects 1",
     ),
     "counts that the root has otherwise": (
         lambda c: c.gatherv(np.zeros(c.rank + 1, np.int8), counts=[1, 3]),
-        "gatherv: rank 1 sends 2 bytes to rank 0, which takes 3",
+        "gatherv: rank 1 sends 2 bytes to rank 0, which expects 3",
     ),
     "blocks of which no rank knows the size": (
         lambda c: c.reduce_scatterv(np.zeros(4)),
-        "no rank says how large the block from rank 0 to rank 0 is: pass counts",
+        "the size of the block from rank 0 to rank 0 is unknown: pass counts",
     ),
     "blocks that differ among ranks": (
         lambda c: c.reduce_scatterv([np.zeros(1 + c.rank), np.zeros(2)]),
@@ -201,11 +201,11 @@ MISUSES: dict[str, tuple[Callable[[Communicator], Any], str]] = {
     ),
     "an array of another size": (
         lambda c: c.all_gatherv(np.zeros(2), np.zeros(5), counts=[2, 2]),
-        r"out has 5 elements, the blocks have 2 \+ 2: pass an array of 4, or displacements",
+        r"out has 5 elements, but the blocks have 2 \+ 2: pass an array of 4, or displacements",
     ),
     "a block outside of its array": (
         lambda c: c.all_gatherv(np.zeros(2), np.zeros(5), [2, 2], [0, 4]),
-        "out has 5 elements, a block has 2 from 4 on",
+        "out has 5 elements, but a block has 2 from 4 on",
     ),
     "blocks of the result that overlap": (
         lambda c: c.all_gatherv(np.zeros(2), np.zeros(5), [2, 2], [0, 1]),
@@ -367,7 +367,7 @@ def test_blocks_of_which_no_rank_says_how_large_they_are_are_even() -> None:
             )
             for size, out in ((3, None), (4, np.zeros(6 if comm.rank else 4))):
                 with pytest.raises(
-                    ArgumentError, match=r"no rank says how large|rank 0 sends 16 bytes to rank 1, which"
+                    ArgumentError, match=r"the size of the block|rank 0 sends 16 bytes to rank 1, which"
                 ):
                     comm.all_to_allv(np.arange(float(size)), out)
             return found

@@ -291,7 +291,7 @@ MISUSES: dict[str, tuple[Algorithm, str]] = {
         in_a_round(lambda b, c: b.retrieve(Operand(Kind.REGION), c, b.peers[0])),
         r"retrieve takes b.input\(\), b.output\(\) or b.scratch\(\)",
     ),
-    "a number for a chunk": (in_a_round(lambda b, c: b.publish(0, b.input())), "takes a chunk that rounds gave, not 0"),
+    "a number for a chunk": (in_a_round(lambda b, c: b.publish(0, b.input())), "takes a chunk of a round, not 0"),
     "a chunk of a round that is over": (_late, "publish of a chunk of round 0, which is over"),
     "a chunk that grew": (
         in_a_round(lambda b, c: b.publish(c._replace(nbytes=1 << 20), b.input())),

@@ -90,7 +90,7 @@ def test_features_are_those_of_all_ranks_and_streams() -> None:
     assert features(plan.with_part(replace(last, streams=streams))) == {Feature.FOLDS, Feature.NON_TEMPORAL}
 
 
-PROCESSES = "does not model arrays in the ranks' processes, which [all_gather zero_copy 64 B u8 process+0 to +64] has"
+PROCESSES = "does not model arrays in the ranks' processes, which [all_gather zero_copy 64 B u8 process+0 to +64] uses"
 
 
 def test_explore_says_unknown_of_what_it_does_not_model(
@@ -112,7 +112,7 @@ def test_other_judges_say_so_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(judge, "MODELS", judge.MODELS - {Feature.CHECKSUMS})
     monkeypatch.setattr("faults.lockstep.counterexample.MODELS", lockstep.MODELS)
     proof = prove_calls([checked()])
-    says = "does not model checksums, which [all_gather all+crc32c 64 B u8] has"
+    says = "does not model checksums, which [all_gather all+crc32c 64 B u8] uses"
     assert (proof.verdict, proof.reason) == (Verdict.UNKNOWN, f"the prover {says}")
     with pytest.raises(ArgumentError) as refused:
         CallSequence.of([checked()])

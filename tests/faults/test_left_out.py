@@ -9,10 +9,11 @@ from click.testing import CliRunner, Result
 
 from cxlemu.cli import main
 from cxlemu.plan.reduction import not_folded
+from faults.campaign.spec import Spec
 from faults.left_out import NotDone, left_out, together
 from tests.helpers.tables import with_rows
 
-NO_CLUSTERS = "these ranks make no two clusters of two or more"
+NO_CLUSTERS = "these ranks do not make two clusters of two or more"
 OWN = Path(__file__).parents[1] / "helpers/wrong_algorithms.py"
 POWERS = f"--algorithm {OWN}:powers_of_two"
 
@@ -58,6 +59,11 @@ def test_pairs_of_names_that_are_no_reduction_are_said() -> None:
     assert said.startswith("left out: there is no band of f32")
 
 
+def test_a_campaign_without_scripts_leaves_none_out() -> None:
+    spec = Spec(collectives=("barrier",), variants=("line",), ranks=(2,), kinds=("nature",))
+    assert spec.sweep(1).left_out.lines == []
+
+
 # command, exit code, what it says
 ROWS = [
     ("prove --variant hierarchical,naive -n 3 -b 64", 3, f"left out: hierarchical at n = 3: {NO_CLUSTERS}"),
@@ -66,7 +72,7 @@ ROWS = [
     ("prove gather --variant hierarchical -n 3-5 -b 64", 3, "nothing was judged with n = 3, 5"),
     ("prove gather --variant hierarchical,naive -n 3-5 -b 64", 0, "gather hierarchical at n = 3, 5: these ranks"),
     ("prove gather --variant hierarchical -n 3 -b 64", 2, "cannot make two clusters"),
-    ("prove gather -n 3 -b 64", 0, "left out: 1 variant on two levels: n = 3 make no two clusters"),
+    ("prove gather -n 3 -b 64", 0, "left out: 1 variant on two levels: n = 3: no two clusters"),
     ("prove gather -n 4 -b 64", 0, "ok"),
     ("prove all_gather all_reduce --variant two_shot -n 2 -b 64", 3, "two_shot at n = 2: there is no such"),
     ("prove gather all_gather_gemm --variant naive -n 2 -b 64", 3, "nothing was judged with all_gather_gemm"),
@@ -90,7 +96,7 @@ ROWS = [
     (
         "faults campaign barrier -n 2,3 --kinds nature --faults third.yaml -j 1",
         0,
-        "third.yaml at n = 2: it names a rank",
+        "third.yaml at n = 2: a fault is on a rank",
     ),
 ]
 

@@ -58,7 +58,7 @@ def test_a_witness_in_json_replays(tmp_path: Path) -> None:
 @with_rows(
     ("MP", "allowed: [B.r == 0]", "allowed B.r == 0: not seen"),
     ("MP", "forbidden: [B.r == 1]", "forbidden B.r == 1: seen"),
-    ("MP", "hangs: allowed", "no execution seen that hangs"),
+    ("MP", "hangs: allowed", "no hanging execution was seen"),
     ("SIGNAL-missing", "hangs: forbidden", "B cannot go on, and nothing is under way"),
 )
 def test_what_is_not_as_expected_is_told(name: str, wrong: str, says: str, tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_a_mistake_in_a_plan_with_checksums_is_told_and_replayed(tmp_path: Path)
     own = ("--algorithm", f"{tmp_path}/mine.py:forgets")
     result = prove(*own, "-n", "2", "-b", "256", "-d", "f32", "--out-of-place", "--integrity", "crc32c", code=1)
     assert "did not invalidate it after the wait" in result.output
-    assert "executed: damage that is none: what rank" in result.output
+    assert "executed: false damage: data that rank" in result.output
     [again] = [line for line in result.output.splitlines() if line.startswith("  again: ")]
     replayed = cxlemu(*again.split()[2:], code=1)
     assert "fails again, exactly as recorded: damage" in replayed.output, replayed.output

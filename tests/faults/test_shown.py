@@ -50,13 +50,13 @@ def changed(**changes: Any) -> Token:
 
 def test_plans_that_have_changed_since_are_noticed() -> None:
     result = cxlemu("replay", changed(plans="0" * 64), code=1)
-    assert "the plans that are made here are others than those that failed" in result.output
+    assert "the plans that are built here differ from those that failed" in result.output
 
 
 def test_plans_without_the_mistake_are_others_and_nothing_is_known_of_the_failure() -> None:
     calls = [{name: value for name, value in call.items() if name != "mutant"} for call in shown_token().body["calls"]]
     output = cxlemu("replay", changed(calls=calls), code=3).output
-    assert "not reproduced: the plans that are made here are others than those that failed" in output
+    assert "not reproduced: the plans that are built here differ from those that failed" in output
 
 
 RING = dict(shown_token().body["ring"])

@@ -259,7 +259,7 @@ def check_revocation(outcome: Any, stalls: int) -> list[str]:
                 assert len(members) < RANKS  # it was through, which this rank was not
             elif text.startswith("PeerLostError"):
                 assert f"({stalls},)" in text, (rank, text)
-                assert (rank == stalls) == (f"took this rank, {stalls}, for lost" in text), (rank, text)
+                assert (rank == stalls) == (f"declared this rank, {stalls}, lost" in text), (rank, text)
             else:
                 assert text.startswith("DeadlineError"), text
     return texts
@@ -285,6 +285,6 @@ def test_revocation_and_shrink_blame_nobody_who_was_only_slow(stalls: int, secon
 def test_a_rank_is_never_told_that_it_is_lost_itself() -> None:
     told = revocation.as_error(1, Notice(Cause.PEER_LOST, (0, 2)), "rank 2 waits", me=2)
     assert isinstance(told, PeerLostError) and (told.ranks, told.reported_by) == ((0, 2), 1)
-    assert str(told) == "rank 1 took this rank, 2, for lost; rank 2 waits"
+    assert str(told) == "rank 1 declared this rank, 2, lost; rank 2 waits"
     other = revocation.as_error(1, Notice(Cause.PEER_LOST, (0, 2)), "rank 3 waits", me=3)
     assert isinstance(other, PeerLostError) and other.ranks == (0, 2)

@@ -187,7 +187,7 @@ def test_the_command_writes_what_other_commands_take(
     file = tmp_path / "here.yaml"
     result = cxlemu("doctor", "--calibrate", file, *device, code=0)
     assert "GB/s" in result.output and "NUMA node" in result.output
-    assert bool(device) == ("nothing of a GPU" in " ".join(result.output.split()))
+    assert bool(device) == ("nothing about a GPU" in " ".join(result.output.split()))
     assert bool(device) == ("fake device" in file.read_text())
     assert "none" not in cxlemu("topology", "check", file, code=0).output
     assert "measured" in cxlemu("simulate", "broadcast", "-c", file, "-b", "64K", "-n", "2", code=0).output
@@ -266,9 +266,9 @@ def test_a_certificate_of_devices_says_what_was_seen_and_what_was_not() -> None:
     assert document["device_measured"] and json.loads(json.dumps(document)) is not None
     assert document["cards"][0]["loaded"][1] == {"cores": 3, "gbytes_per_s": 21.0, "latency_ns": 900.0}
     assert document["visibility"]["never"] == ["handover: B.r == 2"]  # an allowed one: no more is known of it
-    assert document["not_seen"][-1] == "allowed outcomes that never came: handover: B.r == 2"
+    assert document["not_seen"][-1] == "allowed outcomes that never occurred: handover: B.r == 2"
     html = page(document)
-    assert NOTHING not in html and "900 ns" in html and "none ended as none may" in html
+    assert NOTHING not in html and "900 ns" in html and "no forbidden outcome" in html
     virtual = certificate(MEASURED, cards("device-DAX"), LITMUS, load=0.25, virtual=True)
     assert len(virtual["not_seen"]) == len(document["not_seen"]) + 1 and "virtual machine" in page(virtual)
     assert "<li>requests of other hosts to the same cards at the same time</li>" in html
@@ -341,7 +341,7 @@ def test_a_certificate_of_devices_ends_as_its_litmus_tests(
         tmp_path / "seen.json",
     )
     assert done.exit_code == code, done.output
-    assert ("ended as none may: handover" in (tmp_path / "c.html").read_text()) == bool(code)
+    assert ("forbidden outcomes: handover" in (tmp_path / "c.html").read_text()) == bool(code)
 
 
 def test_a_certificate_of_shared_memory_is_exit_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

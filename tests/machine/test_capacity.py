@@ -104,8 +104,8 @@ def test_fragmentation_is_another_thing_than_exhaustion() -> None:
     with pytest.raises(CapacityError) as caught:
         manager.add("green", 5 * BLOCK)
     assert str(caught.value) == (
-        "tenant green asks for 320 KiB of each of 2 cards, but the 512 KiB that are free lie in 2 pieces, the largest "
-        "of 256 KiB: ask for less, or release what is between (blue 512 KiB)"
+        "tenant green asks for 320 KiB of each of 2 cards, but the free 512 KiB lie in 2 pieces, the largest of "
+        "256 KiB: ask for less, or release the grants between them (blue 512 KiB)"
     )
     assert manager.free_bytes == 8 * BLOCK
 

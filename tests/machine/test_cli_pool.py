@@ -93,9 +93,9 @@ def test_inspect_tells_pool_cards_and_hosts(pool: ShmPool) -> None:
 
 
 def test_inspect_refuses_what_is_not_there(name: str) -> None:
-    assert refused(cxlemu_pool("show", name), f"there is no pool {name}, pools that exist: ")
+    assert refused(cxlemu_pool("show", name), f"there is no pool {name}; existing pools: ")
     assert refused(cxlemu_pool("show", "a/b"), "pool name 'a/b'")
-    assert refused(cxlemu_pool("clean", name), f"there is no pool {name}, pools that exist: ")
+    assert refused(cxlemu_pool("clean", name), f"there is no pool {name}; existing pools: ")
 
 
 @examples(40)

@@ -251,5 +251,7 @@ def test_an_unknown_accelerator_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"shipped accelerator; did you mean a100-.*Choose from .*a100-sxm"):
         Accelerator.load("a1000")
     text = Path(__file__).parents[2].joinpath("configs/laptop.yaml").read_text()
-    with pytest.raises(ConfigError, match="accelerator is a100, which is none; did you mean a100-"):
+    with pytest.raises(
+        ConfigError, match="accelerator is a100, which is not a shipped accelerator; did you mean a100-"
+    ):
         Topology.parse((text + "\naccelerator: a100\n").encode(), "mine.yaml")

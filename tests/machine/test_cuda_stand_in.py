@@ -226,7 +226,7 @@ def test_a_pool_is_registered_once_and_for_as_long_as_somebody_needs_it(cuda: An
 def test_doctor_shows_a_gpus_copies_and_why_it_reaches_no_pool(cuda: Any, tmp_path: Path) -> None:
     (tmp_path / "proc/driver/nvidia/gpus/0000:65:00.0").mkdir(parents=True)
     found = {row.what: row for row in examine(tmp_path)}
-    assert found["cuda:0"].value == "stand-in" and "one kind of GPU has run" in found["cuda:0"].meaning
+    assert found["cuda:0"].value == "stand-in" and "has run on one kind of GPU" in found["cuda:0"].meaning
     assert found["cuda:0, shared memory"].value == "registered" and "both at once" in found["cuda:0, copies"].value
     driver = sys.modules["cuda.bindings"].driver
     assert driver.pages == set()

@@ -113,7 +113,7 @@ def test_files_made_for_a_pool_that_was_refused_are_gone(cards: list[str], tmp_p
 @with_rows(
     ([], "{dir}/new does not exist: give a device that `cxlemu doctor` lists, or a file"),
     (["--create-size", "100"], "{dir}/new has 100 B, which is less than its alignment, 4 KiB"),
-    (["--create-size", "16K"], "these cards cannot become a pool: card_bytes is 16384, possible are"),
+    (["--create-size", "16K"], "these cards cannot become a pool: card_bytes is 16384, but must be"),
     (["--create-size", "1M", "--interleave", "100"], "these cards cannot become a pool: interleave_bytes is 100"),
     (["--create-size", "1M", "--max-ranks", "70000"], "these cards cannot become a pool: max_ranks is 70000"),
     (["--create-size", "1E"], "{dir}/new has no room for 1E: "),

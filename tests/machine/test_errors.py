@@ -23,7 +23,7 @@ FAULTS = {
     ): "host 1 has no route to card 4: switch leaf-2 failed, as rank 2 reports",
     IntegrityError(
         2, 5, reported_by=0
-    ): "what rank 2 published from card 5 on did not arrive as it was sent, as rank 0 reports",
+    ): "data that rank 2 published, from card 5 on, did not arrive as sent, as rank 0 reports",
 }
 
 

@@ -208,7 +208,7 @@ def test_a_machine_that_is_short_of_memory_is_not_measured(monkeypatch: pytest.M
     done = cxlemu(*SMALLEST, "--backend", "shm")
     assert (done.exit_code, kept_file().exists()) == (0, False)
     assert done.stderr.startswith("# arrays are stored past the caches from 16 MiB on (a quarter of")
-    assert done.stderr.endswith("MiB of memory, of which 100 MiB are left\n")
+    assert done.stderr.endswith("MiB of memory, but 100 MiB are left\n")
     assert thresholds().past_caches_bytes == default
 
 
@@ -218,7 +218,7 @@ def test_a_busy_machine_keeps_no_figure(monkeypatch: pytest.MonkeyPatch, default
     assert (done.exit_code, kept_file().exists()) == (0, False)
     assert done.stderr == (
         "# arrays are stored past the caches from 16 MiB on (a quarter of the largest cache: cxlemu doctor --calibrate"
-        " measures it); other work on this machine did not let it be measured\n"
+        " measures it); other work on this machine prevented a measurement\n"
     )
     assert thresholds().past_caches_bytes == default
 

@@ -178,8 +178,8 @@ HEADERS: dict[str, tuple[tuple[str | int, ...], Any, str]] = {
     "a flag as a number": (("call", "in_place"), 1, "call.in_place: Input should be a valid boolean"),
     "an escape sequence": (("call", "algorithm"), "\x1b[31m", "call.algorithm"),
     "an unknown key": (("surprise",), 1, "surprise: Extra inputs are not permitted"),
-    "no parts": (("parts",), [], "it has the parts of 0 ranks, its call has 3"),
-    "other ranks": (("call", "ranks"), 4, "it has the parts of 3 ranks, its call has 4"),
+    "no parts": (("parts",), [], "it has parts for 0 ranks, but its call has 3"),
+    "other ranks": (("call", "ranks"), 4, "it has parts for 3 ranks, but its call has 4"),
     "no interleaving": (
         ("layout", "interleave_bytes"),
         0,
@@ -229,7 +229,7 @@ def test_a_file_that_is_too_large_is_not_read_whole(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(plan_file, "MAX_FILE_BYTES", 1000)
     with pytest.raises(PlanFileError, match="cannot be read: larger than 1000 bytes; give a plan"):
         load_bytes(tmp_path, content)
-    with pytest.raises(PlanFileError, match="a file takes up to 1000"):
+    with pytest.raises(PlanFileError, match="a file holds at most 1000"):
         save(plan(), tmp_path / "a.plan")
 
 

@@ -136,7 +136,7 @@ TABLES: dict[str, list[tuple[Plan, str]]] = {
     ],
     "regions": [
         (in_heap(heap=replace(HEAP, nbytes=2112)), "ends at byte 2112 of a card, the heap at 2048"),
-        (region(first_card=1), "region 0 is on cards 1..2, there are 2"),
+        (region(first_card=1), "region 0 is on cards 1..2, but there are 2"),
         (region(cards=0), "region 0 is on cards 0..-1"),
         (region(granularity_bytes=32), "interleaved by 32 bytes"),
         (region(granularity_bytes=100), "interleaved by 100 bytes"),
@@ -232,7 +232,7 @@ PROGRAMS: dict[str, list[tuple[Program, str]]] = {
         ([instruction(Op.WAIT_ALL, arg=0, value=-3)], "epoch e-3"),
         ([instruction(Op.WAIT_ALL, arg=1, value=-1)], "epoch e-1"),
     ],
-    "doorbell": [([wait(10)], "there is no doorbell 10, but 10"), ([wait(-1)], "there is no doorbell -1")],
+    "doorbell": [([wait(10)], "there is no doorbell 10: there are 10"), ([wait(-1)], "there is no doorbell -1")],
     "owner": [
         ([signal(4)], "the doorbell is rank 1's"),
         ([signal(LAYOUT.done(1))], "the doorbell is rank 1's"),
@@ -266,16 +266,16 @@ TOGETHER: dict[str, list[tuple[Plan, tuple[int, str, int], str]]] = {
         (in_heap([write(3, seq=1)]), (0, "publish", 0), "round 1 in the heap, which has none"),
     ],
     "told": [
-        (in_told_heap(peer=[drop(3)]), (1, "main", 0), "no doorbell has told where the array of rank 0 lies"),
-        (in_told_heap(peer=[hear(0, flags=0), drop(3)]), (1, "main", 1), "no doorbell has told"),
-        (in_told_heap(peer=[drop(3), hear(0)]), (1, "main", 0), "no doorbell has told"),
-        (in_told_heap(peer=[drop(3)], beside=[hear(0)]), (1, "main", 0), "no doorbell has told"),
+        (in_told_heap(peer=[drop(3)]), (1, "main", 0), "no doorbell has carried the place of the array of rank 0"),
+        (in_told_heap(peer=[hear(0, flags=0), drop(3)]), (1, "main", 1), "no doorbell has carried"),
+        (in_told_heap(peer=[drop(3), hear(0)]), (1, "main", 0), "no doorbell has carried"),
+        (in_told_heap(peer=[drop(3)], beside=[hear(0)]), (1, "main", 0), "no doorbell has carried"),
         (
             in_told_heap(peer=[event(Op.AWAIT), drop(3)], beside=[event(Op.RECORD), hear(0)]),
             (1, "main", 1),
-            "no doorbell has told",
+            "no doorbell has carried",
         ),
-        (in_told_heap(peer=[hear(LAYOUT.doorbells_per_rank), drop(3)]), (1, "main", 1), "no doorbell has told"),
+        (in_told_heap(peer=[hear(LAYOUT.doorbells_per_rank), drop(3)]), (1, "main", 1), "no doorbell has carried"),
         (in_told_heap(heap=replace(HEAP, base=64, nbytes=64)), (-1, "", -1), "region 3 in the heap is not part of a"),
     ],
     "own strip": [

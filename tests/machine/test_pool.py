@@ -293,7 +293,7 @@ def test_losing_a_race_for_a_name_removes_only_what_was_made(name: str, monkeypa
 
 
 def test_a_pool_larger_than_dev_shm_is_refused(name: str) -> None:
-    with pytest.raises(PoolError, match=r"B free, this pool needs [\d.]+ TiB \(2 TiB for its cards"):
+    with pytest.raises(PoolError, match=r"B free, but this pool needs [\d.]+ TiB \(2 TiB for its cards"):
         ShmPool.create(name, **{**SMALL, "card_bytes": 1 << 40})
     assert files(name) == []
 
@@ -301,7 +301,7 @@ def test_a_pool_larger_than_dev_shm_is_refused(name: str) -> None:
 def test_room_for_host_caches_counts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     needed = 2 * MIB + 2 * host_segment_bytes(2, MIB)
     monkeypatch.setattr(segments, "free_bytes", lambda: needed - 1)
-    with pytest.raises(PoolError, match=r"free, this pool needs .* for its hosts' caches"):
+    with pytest.raises(PoolError, match=r"free, but this pool needs .* for its hosts' caches"):
         small_pool(name)
     monkeypatch.setattr(segments, "free_bytes", lambda: needed)
     with small_pool(name):
@@ -329,7 +329,7 @@ def test_running_full_half_way_leaves_nothing(name: str, monkeypatch: pytest.Mon
 
 def test_a_missing_pool_is_refused_with_those_that_exist(pool: ShmPool) -> None:
     sentence = refusal(f"{pool.name}-no")
-    assert sentence.startswith(f"there is no pool {pool.name}-no, pools that exist: ")
+    assert sentence.startswith(f"there is no pool {pool.name}-no; existing pools: ")
     assert pool.name in sentence
 
 

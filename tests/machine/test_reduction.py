@@ -205,7 +205,7 @@ def test_there_is_no_order_of_complex_numbers_and_there_are_no_bits_of_floats() 
     assert reductions(["f32", "i16"], ["sum", "bxor"]) == [("f32", "sum"), ("i16", "sum"), ("i16", "bxor")]
     for dtypes, redops, why in (
         (["c64"], ["sum", "max"], "there is no max of c64: complex numbers have no order: use sum, prod, avg"),
-        (["f32", "i32"], ["bor"], "there is no bor of f32: bits are combined of integers and bools"),
+        (["f32", "i32"], ["bor"], "there is no bor of f32: bitwise operations take integers and bools"),
         (["bool"], ["avg"], "there is no avg of bool"),
         (["f8"], ["sum"], "unknown dtype 'f8': choose from u8"),
     ):

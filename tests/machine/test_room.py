@@ -139,7 +139,7 @@ class Dead:
 def test_sigbus_is_a_sentence(monkeypatch: pytest.MonkeyPatch, free: int, words: str) -> None:
     monkeypatch.setattr(segments, "free_bytes", lambda: free)
     said = str(_death_notice(1, Dead()))  # type: ignore[arg-type]
-    assert "was killed by SIGBUS: a page of shared memory could not be had" in said and words in said
+    assert "was killed by SIGBUS: a page of shared memory could not be allocated" in said and words in said
     assert "-c laptop" in said and "--shm-size" in said
 
 
@@ -253,7 +253,9 @@ launch(full_page, ranks=2, topology=Topology.load("laptop"), how="processes", de
 @own_shm
 def test_a_rank_that_finds_dev_shm_full_says_so() -> None:
     done = in_own_shm("64m", sys.executable, "-c", SIGBUS)
-    assert "rank 1 was killed by SIGBUS: a page of shared memory could not be had: /dev/shm is full" in done.stderr
+    assert (
+        "rank 1 was killed by SIGBUS: a page of shared memory could not be allocated: /dev/shm is full" in done.stderr
+    )
     assert segments.SHM_DIR.exists()
 
 
@@ -273,7 +275,10 @@ def test_a_rank_of_another_launcher_says_so_itself() -> None:
     both = f"export WORLD_SIZE=2 MASTER_ADDR=here MASTER_PORT=1; {ranks} wait $pid0; wait $pid1"
     done = in_own_shm("96m", "sh", "-c", both)
     assert done.returncode == 128 + signal.SIGBUS
-    assert "cxlemu: rank 1 is killed by SIGBUS: a page of shared memory could not be had: /dev/shm was" in done.stderr
+    assert (
+        "cxlemu: rank 1 is killed by SIGBUS: a page of shared memory could not be allocated: /dev/shm was"
+        in done.stderr
+    )
 
 
 # --- a real control group ---------------------------------------------------------------------------------------------

@@ -248,8 +248,8 @@ def test_another_number_of_ranks_is_refused_on_both_sides() -> None:
     memories = hosts_of(new_card(), [0, 1])
     errors = all_at_once(lambda: enter(memories[0], 0, 2), lambda: enter(memories[1], 1, 3))
     assert [type(error) for error in errors] == [MismatchError, MismatchError]
-    assert str(errors[0]) == "rank 1 was started in 3 ranks, rank 0 in 2"
-    assert str(errors[1]) == "rank 0 was started in 2 ranks, rank 1 in 3"
+    assert str(errors[0]) == "rank 1 was started with 3 ranks, but rank 0 with 2"
+    assert str(errors[1]) == "rank 0 was started with 2 ranks, but rank 1 with 3"
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -234,7 +234,7 @@ def test_several_baselines_give_a_range_and_what_they_differ_in(tmp_path: Path) 
     low, high = (its["rows"][0]["time_us"] / document["rows"][0]["time_us"] for its in document["against"][1:])
     said = " ".join(done.output.replace("#", "").split())
     assert low < 0.75 < 1.25 < high
-    assert f"{low:.2f} ({names[1]}) to {high:.2f} ({names[2]}) times as long: the answer hangs on which" in said
+    assert f"{low:.2f} ({names[1]}) to {high:.2f} ({names[2]}) times as long: the answer depends on which" in said
     observed = "spaces.inboxes.protocols.simple.costs.doorbell_observe_ns: 0 (assumed) in infiniband-3xh100, "
     assert f"{observed}infiniband-3xh100-gpudirect; 26438 (fitted) in infiniband-3xh100-cccl" in said
     readme, page = (" ".join((ROOT / name).read_text().split()) for name in ("README.md", "docs/modelled.md"))
@@ -262,7 +262,7 @@ def test_the_page_has_these_intervals() -> None:
 
 
 def test_an_answer_turns_only_where_it_crosses_1() -> None:
-    turns = "0.50 (b) to 1.20 (c) times as long: the answer hangs on which of them is right"
+    turns = "0.50 (b) to 1.20 (c) times as long: the answer depends on which of them is right"
     assert spread(["a", "b", "c"], [0.9, 0.5, 1.2]) == turns
     assert spread(["a", "b"], [0.9, 0.5]) == "0.50 (b) to 0.90 (a) times as long"
     assert spread(["a", "b"], [1.5, 1.1]) == "1.10 (b) to 1.50 (a) times as long"

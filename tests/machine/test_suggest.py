@@ -12,6 +12,8 @@ NEAR = {
     "reproduce ccl": "there is no command 'ccl'; did you mean cccl?",
     "faults sweeep": "did you mean sweep?",
     "run al_reduce": "; did you mean all_reduce",
+    "run AllReduce": "; did you mean all_reduce? Choose",
+    "run allreduce": "; did you mean all_reduce? Choose",
     "plan show broadcats": "; did you mean broadcast?",
     "plan show all_reduce --variant tow_shot": "has no variant 'tow_shot'; did you mean two_shot",
     "topology show titan": "a shipped topology; did you mean titan2-6xcz120? Choose from clusters-64x64, ",

@@ -247,7 +247,10 @@ def test_an_error_that_does_not_travel_is_retold(run: Callable[..., list[Any]]) 
 
 @with_rows(
     (programs.return_a_lock, "cannot pickle"),
-    (programs.return_what_fails, "^rank 0 failed: sent what cannot be unpickled: ZeroDivisionError: unpickled$"),
+    (
+        programs.return_what_fails,
+        "^rank 0 failed: sent an object that cannot be unpickled: ZeroDivisionError: unpickled$",
+    ),
     (programs.leave_with_0, "^rank 0 exited with code 0 and no result$"),
 )
 def test_a_result_that_does_not_come_is_a_failure(main: Any, says: str, run: Callable[..., list[Any]]) -> None:
@@ -571,7 +574,7 @@ def test_a_malformed_number_is_refused_by_its_name(name: str, value: str) -> Non
 
 @with_rows(
     (TORCHRUN | {"RANK": "4"}, "RANK is 4, which must be less than WORLD_SIZE, 4"),
-    (TORCHRUN | {"WORLD_SIZE": "999999999"}, "WORLD_SIZE is 999999999, a pool takes up to 65536 ranks"),
+    (TORCHRUN | {"WORLD_SIZE": "999999999"}, "WORLD_SIZE is 999999999, but a pool holds at most 65536 ranks"),
     (TORCHRUN | {"LOCAL_WORLD_SIZE": "2"}, "LOCAL_WORLD_SIZE is 2 with WORLD_SIZE 4, expected 4"),
     (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, "all ranks must run there"),
     (SRUN | {"SLURM_STEP_NUM_NODES": "2"}, "SLURM_STEP_NUM_NODES is 2"),

@@ -535,7 +535,7 @@ def test_a_run_with_a_fake_device_says_what_its_column_is_worth(
     monkeypatch.setattr(compare, "BANDWIDTH_BYTES", 1 << 20)
     asked = ("--source", "same", "--accelerator", "fake", "--json", str(tmp_path / "b.json"))
     done = bench("all_gather", *TINY, *asked, "--plot", str(tmp_path / "b.png"), code=0)
-    assert "say nothing of a GPU" in done.output and "nccl     absent: fake is not a GPU" in done.output
+    assert "say nothing about a GPU" in done.output and "nccl     absent: fake is not a GPU" in done.output
     document = json.loads((tmp_path / "b.json").read_text())
     assert document["accelerator"] == "fake" and document["absent"] == {"nccl": "fake is not a GPU"}
     (row,) = document["rows"]

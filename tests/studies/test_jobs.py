@@ -141,7 +141,7 @@ def test_a_training_job_and_a_server_slow_each_other_down(tmp_path: Path) -> Non
     assert [its["job"] for its in found["jobs"]] == ["training", "serving"]
     assert found["jobs"][1]["first_rank"] == 4
     assert "hosts 4 to 11" in done.output
-    assert re.search(r"is the busiest, for \d+% of the time. Both go on for 100% of it", done.output)
+    assert re.search(r"is the busiest, for \d+% of the time. Both run for 100% of it", done.output)
 
 
 def test_two_collectives_from_the_command_line(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_groups_messages_and_sizes_are_chakras(tmp_path: Path) -> None:
     ({"traceEvents": [call("all_reduce", 0, 0, 1, **{"Process Group Ranks": '{"0": 1}'})]}, "the group has the ranks"),
     ({"traceEvents": [call("bcast", 0, 0, 1)]}, "Chakra has no collective 'bcast'"),
     ({"traceEvents": [call("recv", 0, 0, 1, **{"Src Rank": -1})]}, "a receive from any source"),
-    ({"traceEvents": [call("all_reduce", 0, 0, 1, Rank=1)]}, "is of rank 1, not 0"),
+    ({"traceEvents": [call("all_reduce", 0, 0, 1, Rank=1)]}, "belongs to rank 1, not 0"),
 )
 def test_what_is_no_such_trace_is_said(document: Any, said: str, tmp_path: Path) -> None:
     path = tmp_path / "t.json"

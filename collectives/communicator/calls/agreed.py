@@ -81,7 +81,7 @@ def agreed(asked: UnevenArguments, everyone: Array) -> tuple[int, ...]:
         needed &= np.arange(size)[:, None] == root
     for source, target in np.argwhere(differ & needed)[:1].tolist():
         raise ArgumentError(
-            f"{name}: rank {source} sends {sends[source, target]} bytes to rank {target}, which takes "
+            f"{name}: rank {source} sends {sends[source, target]} bytes to rank {target}, which expects "
             f"{takes[source, target]}"
         )
     if contract.input_blocks == "one":
@@ -97,8 +97,8 @@ def agreed(asked: UnevenArguments, everyone: Array) -> tuple[int, ...]:
         both = np.broadcast_to(most, (size, size))
     for source, target in np.argwhere((both == UNKNOWN) & needed)[:1].tolist():
         raise ArgumentError(
-            f"{name}: no rank says how large the block from rank {source} to rank {target} is: pass counts, or arrays "
-            f"that say so"
+            f"{name}: the size of the block from rank {source} to rank {target} is unknown: pass counts, or arrays of "
+            "that size"
         )
     if contract.per_pair:
         return tuple(both.reshape(-1).tolist())

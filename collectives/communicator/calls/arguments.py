@@ -29,8 +29,8 @@ def as_array(argument: Any, role: str) -> Array:
         return np.asarray(memoryview(argument))
     except (TypeError, ValueError, RuntimeError):
         raise ArgumentError(
-            f"{role} is a {type(argument).__name__}: a NumPy array is needed, or what shares its memory by the buffer "
-            f"protocol or DLPack"
+            f"{role} is a {type(argument).__name__}: a NumPy array is needed, or an object that shares its memory "
+            "by the buffer protocol or DLPack"
         ) from None
 
 
@@ -96,7 +96,7 @@ class Staging:
         given = target
         if target is not None and not target.flags.c_contiguous:
             if not (target.flags.writeable or only_read):
-                raise ArgumentError(f"{'x' if out is x else 'out'} is read-only, the result cannot be written to it")
+                raise ArgumentError(f"{'x' if out is x else 'out'} is read-only: the result cannot be written to it")
             target = np.empty(target.shape, target.dtype)
             if not only_read:
                 check_distinct(given, "x" if out is x else "out")  # type: ignore[arg-type]

@@ -66,7 +66,7 @@ def packed(asked: ManyArguments, rank: int, size: int) -> tuple[list[Packed], tu
         if not (out.flags.carray or (asked.collective == "broadcast" and rank == asked.root)):
             role = f"{'arrays' if asked.outs is None else 'outs'}[{k}]"
             if not out.flags.writeable:
-                raise ArgumentError(f"{role} is read-only, the result cannot be written to it")
+                raise ArgumentError(f"{role} is read-only: the result cannot be written to it")
             check_distinct(out, role)
         pairs.append((array, out))
     calls: list[list[Pair]] = []

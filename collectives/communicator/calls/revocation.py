@@ -78,14 +78,14 @@ def as_error(reporter: int, notice: Notice, waits: str, me: int | None = None, c
         return _FAULTS[notice.cause](*notice.numbers, reported_by=reporter)
     match notice.cause:
         case Cause.PEER_LOST if me in notice.numbers:
-            error = PeerLostError(f"rank {reporter} took this rank, {me}, for lost; {waits}", notice.numbers)
+            error = PeerLostError(f"rank {reporter} declared this rank, {me}, lost; {waits}", notice.numbers)
         case Cause.PEER_LOST if notice.numbers:
             ranks = notice.numbers
             error = PeerLostError(f"{name_ranks(ranks)} {'are' if len(ranks) > 1 else 'is'} lost, {reports}", ranks)
         case Cause.MISMATCH:
             error = MismatchError(f"{calls or 'ranks called different things'}, {reports}", notice.numbers)
         case Cause.DEADLINE:
-            error = DeadlineError(f"a peer did not come before the deadline, {reports}")
+            error = DeadlineError(f"a peer missed the deadline, {reports}")
         case Cause.REVOKED:
             error = RevokedError(f"rank {reporter} revoked this communicator; {waits}")
         case _:

@@ -201,7 +201,7 @@ class CallRunner(CallHooks):
         if self._context.tenancy is not None:
             self._context.tenancy.look()
         if self.revoked is not None:
-            raise RevokedError(f"this communicator is revoked since: {self.revoked}") from self.revoked
+            raise RevokedError(f"this communicator was revoked: {self.revoked}") from self.revoked
         if self.sequencer.epoch >= EPOCHS_END:
             raise RunError(
                 f"this communicator has used up its {EPOCHS_END} rounds: shrink() makes another one of the same ranks"

@@ -50,7 +50,7 @@ def check_transport(
     elif integrity is not None:
         why = "its doorbells carry addresses, and no checksums: leave out integrity"
     elif tenant:
-        why = "a tenant's ranks keep to what was lent to it in the pool"
+        why = "a tenant's ranks may use only its grants in the pool"
     elif paced:
         why = "the model has no times for it: leave out the pace, or pass paced=False"
     if why is not None:

@@ -127,7 +127,7 @@ class Blocks:
         private, offset = np.empty(sum(nbytes) // max(item, 1) * item, np.uint8), 0
         for part in parts:
             if result and not part.flags.writeable:
-                raise ArgumentError(f"{side.role} is read-only, the result cannot be written to it")
+                raise ArgumentError(f"{side.role} is read-only: the result cannot be written to it")
             if result and not part.flags.c_contiguous:
                 check_distinct(part, side.role)
             place = private[offset : offset + part.nbytes].view(part.dtype).reshape(part.shape)
@@ -143,8 +143,8 @@ class Blocks:
         if side.displs is None:
             if total != array.size:
                 raise ArgumentError(
-                    f"{side.role} has {array.size} elements, the blocks have {' + '.join(map(str, counts))}: pass an "
-                    f"array of {total}, or displacements"
+                    f"{side.role} has {array.size} elements, but the blocks have {' + '.join(map(str, counts))}: pass "
+                    f"an array of {total}, or displacements"
                 )
             displs = offsets
         else:
@@ -155,7 +155,7 @@ class Blocks:
             raise ArgumentError(f"{side.role} of shape {array.shape} is not contiguous: pass np.ascontiguousarray")
         for offset, count in zip(displs, counts, strict=True):
             if offset + count > array.size:
-                raise ArgumentError(f"{side.role} has {array.size} elements, a block has {count} from {offset} on")
+                raise ArgumentError(f"{side.role} has {array.size} elements, but a block has {count} from {offset} on")
         flat = array.reshape(-1)
         parts = [flat[offset : offset + count] for offset, count in zip(displs, counts, strict=True)]
         first = next((offset for offset, count in zip(displs, counts, strict=True) if count), 0)

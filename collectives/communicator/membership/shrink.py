@@ -165,7 +165,7 @@ class Agreement:
             return Roster(ranks, room)
         others = name_ranks([rank for rank in ranks if rank != self.rank]) if ranks else "the others"
         raise ExcludedError(
-            f"{others} went on without rank {self.rank}, which they took for dead: it was late, or its "
+            f"{others} went on without rank {self.rank}, which they declared dead: it was late, or its "
             f"heartbeat had stopped"
         )
 

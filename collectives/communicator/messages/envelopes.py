@@ -35,5 +35,5 @@ def unpack(line: bytes | bytearray, source: int) -> Envelope:
     """Read the line of a message from rank ``source``. Raises MismatchError for a line that no rank writes."""
     nbytes, tag, itemsize, inline = _LINE.unpack(line)
     if nbytes > MESSAGE_BYTES_MAX or tag < 0 or itemsize > ITEM_BYTES_MAX:
-        raise MismatchError(f"rank {source} announces a message of {nbytes} bytes with tag {tag}, which no rank sends")
+        raise MismatchError(f"rank {source} sent a damaged envelope: a message of {nbytes} bytes with tag {tag}")
     return Envelope(nbytes, tag, itemsize, inline[:nbytes] if nbytes <= INLINE_BYTES else b"")

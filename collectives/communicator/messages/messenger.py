@@ -117,7 +117,7 @@ class Messenger(Traffic):
         if given.dtype.hasobject:
             raise ArgumentError(f"recv: dtype {given.dtype} holds Python objects, which no other process sends")
         if not (given.flags.writeable if view is None else view.writeable):
-            raise ArgumentError(f"{role} is read-only, the message cannot be written to it")
+            raise ArgumentError(f"{role} is read-only: the message cannot be written to it")
         if not given.flags.c_contiguous:
             check_distinct(given, role)
         array = given if given.flags.c_contiguous else given.copy()
@@ -261,7 +261,7 @@ class Messenger(Traffic):
         for request in [each for each in tuple(self._open) if not each.receives]:
             request.wait()
         with self._lock, self._guard:
-            self._fail(RevokedError("the communicator was closed before a message came"))
+            self._fail(RevokedError("the communicator was closed before a message arrived"))
             self._couriers = False  # which would go on in room that is given back
         self._call_back()
 

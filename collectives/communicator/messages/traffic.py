@@ -305,7 +305,7 @@ class Traffic:
         self._changed.notify_all()
 
     def _revoked(self) -> RevokedError:
-        error = RevokedError(f"this communicator is revoked since: {self._runner.revoked}")
+        error = RevokedError(f"this communicator was revoked: {self._runner.revoked}")
         error.__cause__ = self._runner.revoked
         return error
 

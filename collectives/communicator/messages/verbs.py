@@ -206,7 +206,7 @@ class PointToPoint:
         """
         status = self._messenger.probe(source, tag, timeout_s)
         if status is None:
-            raise TimeoutError("no such message is there")
+            raise TimeoutError("there is no such message")
         return status
 
     def iprobe(self, source: Rank = ANY, tag: Tag = ANY) -> Status | None:
@@ -220,7 +220,7 @@ class PointToPoint:
         """
         message = self._messenger.match(source, tag, timeout_s)
         if message is None:
-            raise TimeoutError("no such message is there")
+            raise TimeoutError("there is no such message")
         return message
 
     def improbe(self, source: Rank = ANY, tag: Tag = ANY) -> MatchedMessage | None:

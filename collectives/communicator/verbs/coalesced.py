@@ -171,7 +171,7 @@ class Batch(Unshared):
     def _add(self, collective: str, x: Any, out: Any, op: str = "none", root: int = 0) -> Any:
         if self.over:
             raise ArgumentError(
-                f"{collective}: the block of this batch has ended, its calls have run: begin another one"
+                f"{collective}: the block of this batch has ended and its calls have run: begin another one"
             )
         self._calls.append(((collective, op, root), x, out))
         return x if out is None else out

@@ -45,8 +45,8 @@ class RuleFinding(NamedTuple):
 
 RULES: tuple[Rule, ...] = (
     Rule("tables", "layout", "the layout has the call's ranks, cards, slots and whole lines", tables.layout),
-    Rule("tables", "regions", "a region lies in its slot or in the heap, on cards that there are", tables.regions),
-    Rule("tables", "groups", "a group names one or more doorbells that there are", tables.groups),
+    Rule("tables", "regions", "a region lies in its slot or in the heap, on existing cards", tables.regions),
+    Rule("tables", "groups", "a group names one or more existing doorbells", tables.groups),
     Rule("tables", "kernels", "a kernel is one of cxlemu/plan/kernels.py", tables.kernels),
     Rule("tables", "buffers", "buffers differ in name; one inside another fits in it", tables.buffers),
     Rule("tables", "streams", "a rank's streams have names of their own", tables.streams),

@@ -147,7 +147,7 @@ def ranges_max(instructions: int) -> int:
 def doorbell(p: PlanTable) -> Iterator[Defect]:
     """Yield doorbells that the layout does not have."""
     wrong = p.names("doorbell") & ~_is_doorbell(p)
-    yield from p.defects(wrong, lambda row: f"there is no doorbell {p.arg[row]}, but {p.layout.doorbell_count}")
+    yield from p.defects(wrong, lambda row: f"there is no doorbell {p.arg[row]}: there are {p.layout.doorbell_count}")
 
 
 def owner(p: PlanTable) -> Iterator[Defect]:
@@ -273,5 +273,5 @@ def _untold(p: PlanTable, rows: list[int], asks: Mask, owners: Numbers, at_event
             for number in p.operands.id[p.operands.kind[:, row] == Kind.REGION, row].tolist():
                 owner = int(owners[number])
                 if owner not in (-1, rank) and owner not in here:
-                    untold.append(Defect(f"no doorbell has told where the array of rank {owner} lies", row))
+                    untold.append(Defect(f"no doorbell has carried the place of the array of rank {owner}", row))
     return untold, places

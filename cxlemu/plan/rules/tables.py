@@ -21,7 +21,7 @@ def layout(p: PlanTable) -> Iterator[Defect]:
     if min(lay.ranks, lay.cards, lay.slots, lay.doorbells_per_rank) < 1:
         yield Defect("the layout has no ranks, no cards, no slots or no doorbells")
     elif lay.pool_cards < 1:
-        yield Defect(f"of the layout's {lay.cards} cards {lay.ranks} are memories of its ranks, and none is the pool's")
+        yield Defect(f"all of the layout's {lay.cards} cards are memories of its {lay.ranks} ranks: the pool has none")
     if not 0 <= lay.own_doorbells <= lay.doorbells_per_rank * lay.owned:
         yield Defect(f"{lay.own_doorbells} of a rank's doorbells lie in its own memory, which has no room for them")
     if lay.slot_card_bytes < 0 or lay.slot_card_bytes % LINE_BYTES:
@@ -48,7 +48,7 @@ def _region(region: Region, layout: Layout) -> str:
     if min(region.first_card, region.base, region.start, region.nbytes, region.first_writer) < 0:
         return "has a negative card, base, start, size or writer"
     if region.cards < 1 or region.first_card + region.cards > cards:
-        return f"is on cards {region.first_card}..{region.first_card + region.cards - 1}, there are {cards}"
+        return f"is on cards {region.first_card}..{region.first_card + region.cards - 1}, but there are {cards}"
     if region.granularity_bytes < LINE_BYTES or region.granularity_bytes % LINE_BYTES:
         return f"is interleaved by {region.granularity_bytes} bytes, no positive multiple of {LINE_BYTES}"
     if region.writer_bytes:

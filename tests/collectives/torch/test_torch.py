@@ -162,7 +162,7 @@ def test_a_peer_that_is_stopped_is_reported_long_before_the_groups_timeout() -> 
     found = torch_ranks(f"{HERE}.peers:stopped", ranks=2, CXLEMU_STOPPED_AFTER_S="1.5", **SHM)
     assert not died(found)
     assert "rank 1 gave no sign of life for 1.5 s: its process is stopped; rank 0 waits in [all_reduce" in found[0]
-    assert "rank 0 took this rank, 1, for lost" in found[1]
+    assert "rank 0 declared this rank, 1, lost" in found[1]
 
 
 @pytest.mark.parametrize("hooked", ["", pytest.param("ddp", marks=pytest.mark.deep)])
