@@ -64,7 +64,7 @@ def _check_sizes(paths: Sequence[str], nbytes: int) -> None:
     for path in paths:
         if not Path(path).is_file() or Path(path).stat().st_size != nbytes:
             raise ArgumentError(
-                f"--create-size does nothing here: {path} exists, with another size than {format_bytes(nbytes)}"
+                f"--create-size does nothing here: {path} is there, and is not a file of {format_bytes(nbytes)}"
             )
 
 

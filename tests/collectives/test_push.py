@@ -373,11 +373,11 @@ REFUSED: dict[str, tuple[Program, str]] = {
     ),
     "broken lines": (
         lambda c: c.all_gather(np.zeros(9), out=c.heap.empty(18), variant="push"),
-        "whole lines of 64 bytes, and blocks of 72 bytes are none: take another variant",
+        "whole lines of 64 bytes, and blocks of 72 bytes are not whole lines: take another variant",
     ),
     "a part between lines": (
         lambda c: c.all_gather(np.zeros(8), out=c.heap.empty(17)[1:], variant="push"),
-        "blocks of 64 bytes from byte 8 of the heap on are none",
+        "blocks of 64 bytes from byte 8 of the heap on are not whole lines",
     ),
     "in place": (
         lambda c: c.all_to_all(x := c.heap.zeros(16), x, variant="push"),
@@ -393,11 +393,11 @@ REFUSED: dict[str, tuple[Program, str]] = {
     ),
     "broken lines that a root sends": (
         lambda c: c.scatter(np.zeros(18), out=np.zeros(9), root=c.rank, variant="push"),
-        "scatter push has peers write whole lines of 64 bytes, and blocks of 72 bytes are none",
+        "scatter push has peers write whole lines of 64 bytes, and blocks of 72 bytes are not whole lines",
     ),
     "broken lines for a root": (
         lambda c: c.gather(np.zeros(9), root=1 - c.rank, variant="push"),
-        "gather push has peers write whole lines of 64 bytes, and blocks of 72 bytes are none",
+        "gather push has peers write whole lines of 64 bytes, and blocks of 72 bytes are not whole lines",
     ),
     "a gather in place": (
         lambda c: c.gather((out := c.heap.zeros((2, 8)))[c.rank], out=out, root=c.rank, variant="push"),
