@@ -70,7 +70,7 @@ def command() -> None:
 def show() -> None:
     """Print a plan: a table for each stream, with a column for each rank.
 
-    r1+64K@2 is region 1 from byte 64K on in round 2 (round 0 is not written), h1 a region in the heap, e the epoch
+    r1+64K@2 is region 1 from byte 64K on in round 2 (round 0 is omitted), h1 a region in the heap, e the epoch
     at which the call starts, e+2 that of round 2; in, out and scratch are the rank's buffers.
 
     \b

@@ -218,9 +218,9 @@ def command() -> None:
     \b
     Exit codes:
       0  done
-      1  the litmus tests of a certificate saw what none may see
+      1  a litmus test of the certificate had a forbidden outcome
       2  wrong arguments
-      3  a certificate was asked for, and nothing of a device was measured
+      3  a certificate was requested, but no device was measured
     """
 
 

@@ -86,7 +86,7 @@ def show() -> None:
 def cost() -> None:
     """Add up the price and the power of topologies' fabrics, and compare them with the last one.
 
-    The `bill` of a file has the prices and powers, each with its standing.
+    The `bill` of a file has the prices and powers, each with its origin.
 
     \b
     Examples:

@@ -128,7 +128,7 @@ def _parts(topology: Topology) -> Table:
 
 
 def _costs(topology: Topology) -> Table:
-    table = _table("cost of each rank", "value", "standing")
+    table = _table("cost of each rank", "value", "origin")
     for name, cost in topology.costs.model_dump(exclude_none=True).items():
         standing = topology.provenance.get(("costs", name))
         table.add_row(name, f"{cost:g}", standing.kind if standing else "")
@@ -194,7 +194,7 @@ def cost(_ctx: click.Context, asked: TopologyCostFlags) -> None:
 
 
 def _bill(topology: Topology, bill: tuple[Item, ...]) -> Table:
-    table = _table("part", "each $", "all $", "standing", "all W", "standing", folds="part")
+    table = _table("part", "each $", "all $", "origin", "all W", "origin", folds="part")
     for index, item in enumerate(bill):
         stands = [topology.provenance.get(("bill", index, key)) for key in ("price_usd", "power_watts")]
         kinds = [standing.kind if standing else "" for standing in stands]

@@ -241,6 +241,6 @@ def _largest(free: Holes) -> int:
 def _exhausted(nbytes: int, free: Holes, arena: Arena) -> str:
     return (
         f"the pool has no room for {nbytes} bytes on every card: of {arena.nbytes} bytes "
-        f"{sum(end - begin for begin, end in free)} are free, {_largest(free)} of them contiguous; close communicators, "
-        f"or give the pool larger cards"
+        f"{sum(end - begin for begin, end in free)} are free, {_largest(free)} of them contiguous; close "
+        f"communicators, or give the pool larger cards"
     )

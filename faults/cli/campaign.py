@@ -86,9 +86,9 @@ class CampaignFlags(Flags):
 @click.command()
 @taking(CampaignFlags, work="campaign_run:run")
 def command() -> None:
-    """Sweep faults over collectives, ranks, sizes and engines; shrink what is found, and give each finding a token.
+    """Sweep faults over collectives, ranks, sizes and engines; shrink each finding, and print its token.
 
-    Without arguments: nature, and every kind of fault at a place that the seed draws, on every variant of every
+    Without arguments: nature, and every kind of fault at a place drawn from the seed, on every variant of every
     collective with 2 and 3 ranks. The exit code is 0 when every case was judged and none failed, 1 when one failed, 3
     when the budget ended first, or no fault happened in any case.
 

@@ -120,22 +120,22 @@ class ExecFlags(Flags):
         "--crash",
         type=CrashPlace("HOST@STEP, HOST@every or every", 2),
         metavar="HOST@STEP|every",
-        help="Kill HOST and lose its cache at a step; at every step, of one or all hosts, before the last stage.",
+        help="Kill HOST and lose its cache at a step; every: at each step before the last stage, of one host or all.",
     )
     link_down: tuple[int, int] | None = flag(
-        "--link-down", type=Places("HOST@STEP", 2), metavar="HOST@STEP", help="Take the link of HOST down, at a step."
+        "--link-down", type=Places("HOST@STEP", 2), metavar="HOST@STEP", help="Take the link of HOST down at a step."
     )
     poison: tuple[int, int, int] | tuple[()] | None = flag(
         "--poison",
         type=DamagePlace("[POOL:]OFFSET@STEP or every", 3),
         metavar="[POOL:]OFFSET@STEP|every",
-        help="Poison the line at OFFSET, at a step; each line, at each step before the last stage.",
+        help="Poison the line at OFFSET at a step; every: each line, at each step before the last stage.",
     )
     lose_card: tuple[int, int] | tuple[()] | None = flag(
         "--lose-card",
         type=DamagePlace("POOL@STEP or every", 2),
         metavar="POOL@STEP|every",
-        help="Lose the memory of POOL, at a step; of each, at each step before the last stage.",
+        help="Lose the memory of POOL at a step; every: of each pool, at each step before the last stage.",
     )
     deadline_s: float = concept("deadline", default=60.0, help="Limit for each run.")
     steps: int = flag(
@@ -175,7 +175,7 @@ class ExecFlags(Flags):
 def command() -> None:
     """Run programs on emulated hosts without coherent caches, on a pool that they open by its path.
 
-    `:` separates commands that run side by side; `::` starts the next ones after all before have ended. The first
+    `:` separates commands that run side by side; `::` starts the next ones after all earlier ones have ended. The first
     command runs on host 0, the second on host 1 and so on; @H before a command selects host H. A host's cache outlives
     its processes. Every run starts from the current contents of the pool's file, which never changes.
 
@@ -195,6 +195,6 @@ def command() -> None:
       no-invalidate ring.c:120    # an optimistic read: the checksum finds out
 
     Exit codes: 0 no mistake was found, 1 a mistake was found or a program failed, 2 bad input, 3 undecided: a deadline
-    passed, no program touched a pool, a requested fault never happened, a search did not finish, or the programs no
-    longer do what the token's did. The last line states what was not judged.
+    passed, no program touched a pool, a requested fault never happened, a search did not finish, or the programs
+    behave differently from those of the token. The last line states what was not judged.
     """

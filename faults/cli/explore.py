@@ -53,7 +53,8 @@ class ExploreFlags(Flags):
     strategy: str = flag(
         "--strategy",
         default="exhaustive",
-        help="exhaustive; preemption:K or delay:K: all executions with at most K of them; pct:D or random: a sample.",
+        help="exhaustive; preemption:K or delay:K: all executions with at most K preemptions or delays; pct:D or "
+        "random: a sample.",
     )
     engine: str = flag(
         "--engine", type=click.Choice(ENGINES), default=ENGINES[0], help="Engine of an exhaustive search."

@@ -81,7 +81,7 @@ def command() -> None:
     Steps: store X VALUE, store_nt X VALUE, flush X, flush_keep X, fence, invalidate X, load X REGISTER, signal X VALUE,
     wait X VALUE, record EVENT, await EVENT, crash. `lines: {L: [x, y]}` puts words into one line, `initial: {x: 1}`
     sets initial values. An allowed outcome must happen in some execution, and with `hangs: allowed` some execution must
-    not end; without it each must. Memory in a condition is the pool after every posted line has arrived.
+    not end; otherwise each must. In a condition, memory means the pool after every posted line has arrived.
 
     With --backend, ranks instead execute the steps many times as machine instructions with varying timing, and outcomes
     are counted. A forbidden outcome, or an outcome that the search does not reach, is a violation. An allowed outcome

@@ -21,8 +21,8 @@ class ReplayFlags(Flags):
 def command() -> None:
     """Reproduce the failure that TOKEN describes; @FILE reads the token from a file.
 
-    The exit code is 1 if the failure happens again, 0 if not, and 3 if a fault never happens, or nothing fails in a
-    file or a plan that is not the one that failed. Nothing that a token names is executed.
+    The exit code is 1 if the failure happens again, 0 if not, and 3 if a fault never happens, or if nothing
+    fails and the file or the plan has changed. A token by itself never executes code.
 
     \b
     Examples:
