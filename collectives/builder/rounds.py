@@ -183,7 +183,7 @@ class Rounds(PartBuilder):
         return np.clip(sizes - chunk.offset, 0, chunk.nbytes)
 
     def meet(self) -> None:
-        """Let no rank go on before all ranks are here; takes a round of its own."""
+        """Hold every rank until all have arrived; takes a round of its own."""
         self.written.groups.append(DoorbellGroup(0, self.ranks, self.layout.doorbells_per_rank))
         self._emit("publish", Op.SIGNAL, arg=self.layout.published(self.rank, 0), value=self.written.rounds)
         self._emit("retrieve", Op.WAIT_ALL, arg=len(self.written.groups) - 1, value=self.written.rounds)

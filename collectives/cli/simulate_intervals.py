@@ -41,7 +41,7 @@ def told(intervals: dict[str, Interval]) -> list[str]:
     lines = [f"within ranges: {intervals[TIME].describe('us')}"]
     for name, ratio in intervals.items():
         if name != TIME:
-            turns = ": the answer turns within the ranges" if ratio.low < 1 < ratio.high else ""
+            turns = ": either may be faster within the ranges" if ratio.low < 1 < ratio.high else ""
             lines.append(f"{name} within ranges: {ratio.describe('times as long')}{turns}")
     return lines
 

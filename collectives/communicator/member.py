@@ -274,7 +274,7 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint, Unshared):
             self._runner.give_up(RevokedError(f"rank {self.rank} revoked it"))
 
     def abort(self, reason: str = "") -> None:
-        """Revoke this communicator from any thread, also while a call waits in another.
+        """Revoke this communicator from any thread, even while a call waits in another.
 
         That call, and all that wait in a call of this communicator on other ranks, raise RevokedError. Not collective.
         ``reason`` is for this rank's message.
@@ -285,7 +285,7 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint, Unshared):
     def shrink(self) -> Self:
         """Make a communicator of the ranks that are alive, in the same order, as MPIX_Comm_shrink does.
 
-        Collective over the survivors: a rank that does not come within a deadline counts as dead. This communicator
+        Collective over the survivors: a rank that does not call it within a deadline counts as dead. This communicator
         is revoked. The new one has room of its own, where no late write of a dead rank lands. Calls under way are
         waited for, and their errors dropped. A communicator that shrank before shrinks its successor.
 

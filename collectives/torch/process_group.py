@@ -97,7 +97,7 @@ def group_is_behind() -> bool:
 
 
 def communicator_of(group: Any = None) -> Any:
-    """Return a process group's communicator, for what torch has no name for: fused products, arrays in the pool."""
+    """Return a process group's communicator, which offers what torch lacks: fused products, arrays in the pool."""
     group = dist.group.WORLD if group is None else group
     if isinstance(group, dist.ProcessGroup) and not isinstance(group, CxlGroup):
         group = group._get_backend(torch.device("cpu"))

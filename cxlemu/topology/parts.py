@@ -203,7 +203,7 @@ class Parts(Model):
 
     @property
     def card_bytes(self) -> int:
-        """How many bytes of memory really back each card on this machine."""
+        """The number of bytes that back each card on this machine."""
         return self.emulation.card_bytes
 
     @property

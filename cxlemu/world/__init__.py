@@ -97,11 +97,11 @@ def launch_survivors(
 ) -> Outcome[T]:
     """Run ``main`` on every rank as `launch` does, for ranks that continue when another one dies.
 
-    When some ranks failed and the first of the others is through, the rest have one deadline. The arguments are those
-    of `launch`; the topology places the ranks on hosts.
+    When some ranks have failed and the first of the others has finished, the rest have one deadline. The arguments are
+    those of `launch`; the topology places the ranks on hosts.
 
     Returns:
-        The ``results`` of the ranks that came through, by rank, and the ``failures`` of the others.
+        The ``results`` of the ranks that finished, by rank, and the ``failures`` of the others.
 
     Raises:
         InputError: An argument does not fit. A rank's exception is among the ``failures``.

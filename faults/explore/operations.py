@@ -67,7 +67,7 @@ def Invalidate(word: str) -> ProtocolOperation:
 def Signal(word: str, value: int) -> ProtocolOperation:
     """Store a value in a doorbell's word and flush its line, in one step.
 
-    A Signal fences nothing that was written before: that takes a Fence.
+    Earlier writes need a Fence of their own before it.
 
     Args:
         word: Name of the word.

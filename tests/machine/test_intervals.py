@@ -137,7 +137,7 @@ def test_simulate_shows_the_interval_of_a_time_and_of_a_ratio(tmp_path: Path) ->
     assert ratio["alone"] == "infiniband-3xh100: spaces.inboxes.protocols.simple.costs.from_pool_gbytes_per_s"
     said = " ".join(done.output.replace("#", "").split())
     assert f"within ranges: {its['low']:.1f} to {its['high']:.1f} us, moved most by {its['alone']} (" in said
-    assert "the answer turns within the ranges" in said
+    assert "either may be faster within the ranges" in said
 
 
 @pytest.mark.deep

@@ -36,7 +36,7 @@ Tag: TypeAlias = "int | Special"
 
 
 class Status(NamedTuple):
-    """A message that came, or that left.
+    """A message that was received or sent.
 
     Attributes:
         source: The rank that sent it, or `PROC_NULL`.
@@ -119,7 +119,7 @@ class Request(Unshared):
         return f"{'recv from' if self.receives else 'send to'} {peer}, {tag}, {self.nbytes} B"
 
     def wait(self, timeout_s: float | None = None) -> Status:
-        """Wait until the message came, or left so that its array may be changed.
+        """Wait until the message has arrived, or has left so that its array may be changed.
 
         Args:
             timeout_s: How long to wait at most, in seconds. None: as long as the communicator's deadline, after which

@@ -58,10 +58,10 @@ class PointToPoint:
     _messenger: Messenger
 
     def send(self, array: Array, dest: Rank, tag: int = 0, *, timeout_s: float | None = None) -> None:
-        """Send an array, and return when it may be changed again: all its bytes are in the mailbox, or came.
+        """Send an array, and return when it may be changed again: its bytes are in the mailbox, or received.
 
         Args:
-            array: Array of any shape and dtype, or what shares its memory; one that is not contiguous is copied.
+            array: Array of any shape and dtype, or an object that shares its memory; copied if not contiguous.
             timeout_s: How long to wait for the receiver, in seconds (default: the communicator's deadline), before the
                 communicator is revoked. To go on instead: ``isend(...).wait(timeout_s)``.
         """
@@ -122,7 +122,7 @@ class PointToPoint:
         """Begin to send an array, which must not change before the request is done.
 
         Args:
-            array: Array of any shape and dtype, or what shares its memory; one that is not contiguous is copied.
+            array: Array of any shape and dtype, or an object that shares its memory; copied if not contiguous.
 
         Returns:
             The request to wait for. Without a wait it is over when the communicator is closed.
@@ -146,7 +146,7 @@ class PointToPoint:
             array: Array, at least as large as the message.
 
         Returns:
-            The request to wait for, whose status says what came.
+            The request to wait for, whose status describes the message.
         """
         return self._messenger.receive(array, source, tag).holding(array)
 
@@ -170,7 +170,7 @@ class PointToPoint:
                 the communicator is revoked.
 
         Returns:
-            Source, tag and size in bytes of what came.
+            Source, tag and size in bytes of the received message.
         """
         timeout_s = None if timeout_s is None else seconds(timeout_s, "timeout_s", above_0=True)
         x, out = viewed(x, "x"), viewed(out, "out")
@@ -202,7 +202,7 @@ class PointToPoint:
             The message's source, tag and size in bytes.
 
         Raises:
-            TimeoutError: None came in ``timeout_s``; nothing has changed.
+            TimeoutError: None arrived within ``timeout_s``; nothing has changed.
         """
         status = self._messenger.probe(source, tag, timeout_s)
         if status is None:
@@ -214,7 +214,7 @@ class PointToPoint:
         return self._messenger.probe(source, tag, 0.0)
 
     def mprobe(self, source: Rank = ANY, tag: Tag = ANY, *, timeout_s: float | None = None) -> MatchedMessage:
-        """Wait for a message as `probe` does, and keep it for whoever has what this returns: no other receive takes it.
+        """Wait for a message as `probe` does, and reserve it for the returned object: no other receive takes it.
 
         Until it is received, messages that the same rank sent after a large one wait behind it.
         """

@@ -71,7 +71,7 @@ class UnevenVerbs:
             x: Array of any shape; ranks pass arrays of one dtype.
             out: At the root, array for all blocks, or a list of ``size`` arrays (default: a new array); ignored
                 elsewhere.
-            counts: At the root, the elements of each rank's ``x`` (default: as ranks say); ignored elsewhere.
+            counts: At the root, the elements of each rank's ``x`` (default: the ranks' own sizes); ignored elsewhere.
             displs: At the root, where in ``out`` each block begins, in elements.
             root: The rank that gets the blocks.
         """
@@ -159,9 +159,9 @@ class UnevenVerbs:
         Args:
             x: Array with a block for each rank, or a list of ``size`` arrays.
             out: Array for the blocks from each rank, or a list of ``size`` arrays (default: a new array).
-            send_counts: The elements of each block of ``x`` (default: as the ranks say that get them; where they do not
-                say either, blocks are even, as in mpi4py).
-            recv_counts: The elements of each block of ``out`` (default: as the ranks say that send them, or even).
+            send_counts: The elements of each block of ``x`` (default: as the receivers state; where they do not,
+                blocks are even, as in mpi4py).
+            recv_counts: The elements of each block of ``out`` (default: as the senders state, or even).
             send_displs: Where in ``x`` each block begins, in elements.
             recv_displs: Where in ``out`` each block begins, in elements.
         """
