@@ -111,7 +111,7 @@ def test_a_mistake_is_told_and_shown(forgotten: str, rule: str, words: str, tmp_
 
 
 def test_a_mistake_in_a_plan_with_checksums_is_told_and_replayed(tmp_path: Path) -> None:
-    """What a reader of stale bytes sees is damage that is none."""
+    """What a reader of stale bytes sees is false damage."""
     (tmp_path / "mine.py").write_text(FORGETFUL.replace("{forgotten}", "INVALIDATE"))
     own = ("--algorithm", f"{tmp_path}/mine.py:forgets")
     result = prove(*own, "-n", "2", "-b", "256", "-d", "f32", "--out-of-place", "--integrity", "crc32c", code=1)
@@ -119,7 +119,7 @@ def test_a_mistake_in_a_plan_with_checksums_is_told_and_replayed(tmp_path: Path)
     assert "executed: false damage: data that rank" in result.output
     [again] = [line for line in result.output.splitlines() if line.startswith("  again: ")]
     replayed = cxlemu(*again.split()[2:], code=1)
-    assert "fails again, exactly as recorded: damage" in replayed.output, replayed.output
+    assert "fails again, exactly as recorded: false damage" in replayed.output, replayed.output
 
 
 def test_what_it_cannot_tell_is_unknown(tmp_path: Path) -> None:
