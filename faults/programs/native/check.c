@@ -9,6 +9,7 @@ static uint32_t time_of(const program_step *step) { return (uint32_t)step->numbe
 /* Return which words of a line a step touches, as bits. */
 static unsigned words_of(const program_step *step, int64_t number) {
     const int64_t begin = step->offset - number * PROGRAM_LINE, end = begin + step->nbytes;
+    if (begin <= 0 && end >= PROGRAM_LINE) return ALL_WORDS;
     const int first = begin > 0 ? (int)(begin / WORD) : 0;
     const int last = end < PROGRAM_LINE ? (int)((end + WORD - 1) / WORD) : LINE_WORDS;
     return (0xFFu << first & 0xFFu) & (0xFFu >> (LINE_WORDS - last));
@@ -17,7 +18,7 @@ static unsigned words_of(const program_step *step, int64_t number) {
 static bool inside(const program_step *step) { return step->pool < PROGRAM_POOLS && step->nbytes > 0; }
 
 #define EACH_LINE(step, touched)                                                                                 \
-    for (check_touch touched = {(step), NULL, (step)->offset / PROGRAM_LINE, false};                             \
+    for (check_touch touched = {(step), NULL, (step)->offset / PROGRAM_LINE, false, false};                            \
          touched.number * PROGRAM_LINE < (step)->offset + (step)->nbytes && !room_now()->full &&                 \
          (touched.line = line_at((step)->pool, touched.number)) &&                                               \
          (touched.coherent = program_coherent_anywhere && program_coherent((step)->pool, touched.number), true); \
@@ -36,11 +37,9 @@ static bool is_posted(const check_write *w, uint32_t flush) {
 
 /* Land what a line's flush has posted, or what was stored past the cache by then. */
 static void land_line(const program_step *step, const check_line *line, uint32_t flush) {
-    check_write *all[WRITES];
-    const int count = line_writes(line, all);
-    for (int k = 0; k < count; k++)
-        if (all[k]->host == step->host && all[k]->time <= flush && is_posted(all[k], flush) && !is_open(step, all[k]))
-            lands(all[k], step);
+    EACH_WRITE(line, w)
+        if (!w->landed && w->host == step->host && w->time <= flush && is_posted(w, flush) && !is_open(step, w))
+            lands(w, step);
 }
 
 static void land_flushed(check_thread *thread, const program_step *step) {
@@ -87,7 +86,12 @@ static void on_fence(const program_step *step) {
 /* Note what a thread loads, for rule_stuck: it may load that again and again. */
 static void note_load(const program_step *step, int64_t number, unsigned words) {
     check_thread *thread = thread_of(step);
+    const int64_t before = number - step->offset / PROGRAM_LINE;
     uint32_t k = 0;
+    if (before >= 2 * LOADS && step->offset + step->nbytes > (number + LOADS + 1) * PROGRAM_LINE) {
+        thread->load_count++; /* of many lines, the last ones take these places */
+        return;
+    }
     while (k < LOADS &&
            (thread->load[k].line != number || thread->load[k].pool != step->pool || !thread->load[k].words))
         k++;
@@ -95,6 +99,16 @@ static void note_load(const program_step *step, int64_t number, unsigned words) 
     thread->load[k].line = number, thread->load[k].pool = step->pool;
     thread->load[k].words |= (uint8_t)words, thread->load[k].site = (uint16_t)step->site;
     thread->load[k].time = time_of(step), thread->load[k].times++;
+}
+
+/* Judge a load. Words of the line's last write need no look, all at once, where this host made that write or has seen it before. */
+static void load_line(const check_touch *t, unsigned words, const uint8_t *line_bytes) {
+    check_copy *copy = line_copy(t->line, t->step->host);
+    if (!copy->host) return;
+    const check_write *last = line_last(t->line);
+    const bool holds_last = last && holds_one(copy->cached) && line_write(t->line, copy->cached & 15) == last;
+    if (!holds_last || !has_seen(t->step, last)) rule_load_words(t, words, copy, line_bytes, last);
+    copy->loaded = 1;
 }
 
 static void on_load(const program_step *step, const uint8_t *bytes) {
@@ -107,7 +121,7 @@ static void on_load(const program_step *step, const uint8_t *bytes) {
             continue;
         }
         note_load(step, t.number, words);
-        rule_load(&t, words, bytes ? bytes + (t.number * PROGRAM_LINE - step->offset) : NULL);
+        load_line(&t, words, bytes ? bytes + (t.number * PROGRAM_LINE - step->offset) : NULL);
     }
 }
 
@@ -126,9 +140,6 @@ static bool is_whole(const check_touch *t) {
 static unsigned kept(const check_touch *t, unsigned words, const uint8_t *before, const uint8_t *after) {
     const int64_t begin = t->step->offset - t->number * PROGRAM_LINE, end = begin + t->step->nbytes;
     unsigned same = 0;
-    for (int word = 0; is_whole(t) && word < LINE_WORDS; word++)
-        same |= (unsigned)is_same(before + word * WORD, after + word * WORD, WORD) << word;
-    if (is_whole(t)) return same;
     for (int word = 0; word < LINE_WORDS; word++) {
         if (!(words >> word & 1)) continue;
         const int64_t low = word * WORD > begin ? word * WORD : begin,
@@ -178,11 +189,10 @@ static bool by_device(const program_step *step) { return thread_of(step)->copy.a
 
 /* Return the number of the write that a store belongs to: a device's, which was noted when it was asked for, or the thread's
  * last one, if the store goes on beside it at the same place of the program, else a new one. */
-static uint32_t write_number(const check_touch *t, unsigned words, unsigned state) {
+static uint32_t write_number(const check_touch *t, const check_copy *copy, unsigned words, unsigned state) {
     check_thread *thread = thread_of(t->step);
-    const uint32_t open = by_device(t->step) ? open_number(t->line, t->step->thread) : 0;
+    const uint32_t open = t->by_device ? open_number(t->line, t->step->thread) : 0;
     if (open) return open;
-    check_copy *copy = line_copy(t->line, t->step->host);
     if (thread->line == (uint32_t)t->number + 1 && thread->pool == t->step->pool && words != ALL_WORDS &&
         !(state & (WRITE_NT | WRITE_LOCKED)))
         for (int word = 0; word < LINE_WORDS; word++) {
@@ -198,18 +208,13 @@ static uint32_t write_number(const check_touch *t, unsigned words, unsigned stat
 }
 
 static void add_write(const check_touch *t, unsigned words, unsigned state, const uint8_t *after) {
-    const uint32_t number = write_number(t, words, state);
+    check_copy *copy = line_copy(t->line, t->step->host);
+    const uint32_t number = write_number(t, copy, words, state);
     check_write *w = line_slot(t->line, number);
     if (!(w->state & WRITE_OPEN)) w->time = time_of(t->step), w->site = (uint16_t)t->step->site;
     w->host = t->step->host, w->thread = (uint8_t)t->step->thread;
     w->words |= (uint8_t)words, w->state |= (uint8_t)state;
-    check_copy *copy = line_copy(t->line, t->step->host);
     uint32_t cached = copy->cached;
-    if (words == ALL_WORDS && is_whole(t) && after && !(state & WRITE_NT)) {
-        for (int word = 0; word < LINE_WORDS; word++) w->hash[word] = hash_of(after + word * WORD);
-        copy->cached = all_held(number);
-        return;
-    }
     for (int word = 0; word < LINE_WORDS; word++) {
         if (!(words >> word & 1)) continue;
         if (!(state & WRITE_NT)) cached = with_held(cached, word, number);
@@ -220,15 +225,36 @@ static void add_write(const check_touch *t, unsigned words, unsigned state, cons
     copy->cached = cached;
 }
 
+static void store_beside(const check_touch *t, unsigned words) {
+    if (room_now()->open_copies || !line_alone(t->line, t->step->host)) rule_store_beside(t, words);
+}
+
+/* Note a store of a whole line that changes each of its words, as most of a copy are; false where it is none. */
+static bool store_whole(const check_touch *t, const uint8_t *before, const uint8_t *after) {
+    check_thread *thread = thread_of(t->step);
+    uint64_t hashes = 0;
+    if (!is_whole(t) || (t->line->write[0].state | t->line->write[1].state) & WRITE_NT || t->line->more) return false;
+    for (int word = 0; word < LINE_WORDS; word++) {
+        if (is_same(before + word * WORD, after + word * WORD, WORD)) return false;
+        hashes |= (uint64_t)hash_of(after + word * WORD) << 8 * word;
+    }
+    store_beside(t, ALL_WORDS);
+    const uint32_t number = line_add(t->line);
+    check_write *w = line_slot(t->line, number);
+    w->time = time_of(t->step), w->site = (uint16_t)t->step->site;
+    w->host = t->step->host, w->thread = (uint8_t)t->step->thread, w->words = ALL_WORDS;
+    memcpy(w->hash, &hashes, sizeof w->hash);
+    thread->line = (uint32_t)t->number + 1, thread->pool = t->step->pool;
+    line_copy(t->line, t->step->host)->cached = all_held(number);
+    return true;
+}
+
 /* A cached store waits for its thread's own non-temporal stores to the line. */
 static void land_own_nt(const check_touch *t) {
     const check_line *line = t->line;
     if (!line->more && !((line->write[0].state | line->write[1].state) & WRITE_NT)) return;
-    check_write *all[WRITES];
-    const int count = line_writes(t->line, all);
-    for (int k = 0; k < count; k++)
-        if (all[k]->state & WRITE_NT && all[k]->host == t->step->host && all[k]->thread == t->step->thread)
-            lands(all[k], t->step);
+    EACH_WRITE(t->line, w)
+        if (w->state & WRITE_NT && w->host == t->step->host && w->thread == t->step->thread) lands(w, t->step);
 }
 
 /* Every host sees a store to a coherent line as soon as it is made; one past the cache, when it lands. */
@@ -251,17 +277,23 @@ static void on_store(const program_step *step, const uint8_t *before, const uint
     const unsigned state = step->kind == STEP_NT_STORE ? WRITE_NT | WRITE_FLUSHED
                            : step->kind == STEP_RMW    ? WRITE_LOCKED
                                                        : 0;
+    const bool device = by_device(step), plain = step->kind == STEP_STORE && before && !device;
     bool stores = false;
     EACH_LINE(step, t) {
         const int64_t shift = t.number * PROGRAM_LINE - step->offset;
+        if (plain && !t.coherent && store_whole(&t, before + shift, after + shift)) {
+            stores = true;
+            continue;
+        }
         unsigned words = words_of(step, t.number);
         if (step->kind == STEP_RMW && t.coherent) rule_hear(&t, words);
-        else if (step->kind == STEP_RMW) rule_load(&t, words, NULL);
+        else if (step->kind == STEP_RMW) load_line(&t, words, NULL);
         else if (!t.coherent) words = changed(&t, words, before ? before + shift : NULL, after ? after + shift : NULL);
         if (!words) continue;
         stores = true;
         if (!(state & WRITE_NT)) land_own_nt(&t);
-        if (!t.coherent && !by_device(step)) rule_store(&t, words);
+        t.by_device = device;
+        if (!t.coherent && !device) store_beside(&t, words);
         add_write(&t, words, state, after ? after + shift : NULL);
         if (t.coherent) arrives_at_once(&t);
         if (step->kind == STEP_NT_STORE) await_fence(step, t.number, 1);
@@ -269,19 +301,40 @@ static void on_store(const program_step *step, const uint8_t *before, const uint
     for (int k = 0; stores && k < LOADS; k++) thread_of(step)->load[k].times = 0;
 }
 
+/* Whether a drop may happen before the load that last told its thread of a write: only lfence, mfence and locked instructions keep a
+ * clflushopt behind older loads. */
+static bool may_overtake(const program_step *step) {
+    return step->what == FLUSH_DROP && thread_of(step)->told > thread_of(step)->loads_fenced;
+}
+
+static bool told_last(const program_step *step, const check_write *w) {
+    return known(step->host, w) && room_now()->host[step->host].told[w->host] == thread_of(step)->told;
+}
+
+static void flush_write(const program_step *step, check_write *w) {
+    if (w->host != step->host || w->state & (WRITE_FLUSHED | WRITE_NT) || is_open(step, w)) return;
+    w->state |= WRITE_FLUSHED, w->flush = (uint16_t)step->site;
+    for (int byte = 0; byte < 3; byte++) w->flushed[byte] = (uint8_t)(step->number >> 8 * byte);
+    if (step->what == FLUSH_DROP_ORDERED) lands(w, step);
+}
+
 static void flush_line(const check_touch *t, bool was_dirty) {
     const program_step *step = t->step;
-    check_write *all[WRITES];
-    if (was_dirty) rule_flush_dirty(t);
-    const int count = line_writes(t->line, all);
-    for (int k = 0; k < count; k++) {
-        check_write *w = all[k];
-        if (w->host != step->host || w->state & (WRITE_FLUSHED | WRITE_NT) || is_open(step, w)) continue;
-        w->state |= WRITE_FLUSHED, w->flush = (uint16_t)step->site;
-        for (int byte = 0; byte < 3; byte++) w->flushed[byte] = (uint8_t)(step->number >> 8 * byte);
-        if (step->what == FLUSH_DROP_ORDERED) lands(w, step);
+    if (was_dirty && !line_alone(t->line, step->host)) rule_flush_beside(t);
+    check_copy *copy = line_copy(t->line, step->host);
+    const bool drops = step->what != FLUSH_KEEP && copy->host, may = may_overtake(step);
+    bool overtakes = false;
+    if (drops) complete_drop(t->line, copy);
+    EACH_WRITE(t->line, w) {
+        flush_write(step, w);
+        if (drops && known_landed(step->host, w)) w->dropping |= (uint16_t)(1u << step->host);
+        overtakes = overtakes || (may && told_last(step, w));
     }
-    if (step->what != FLUSH_KEEP) rule_drop(t);
+    if (!drops) return;
+    if (overtakes) t->line->overtakes = copy->host;
+    else if (t->line->overtakes == copy->host) t->line->overtakes = 0;
+    copy->dropped = (uint32_t)step->number, copy->loaded = 0, copy->drop_thread = (uint8_t)step->thread;
+    copy->drop_site = (uint16_t)step->site;
 }
 
 static void on_flush(const program_step *step, bool was_dirty, bool was_present) {
@@ -311,9 +364,7 @@ static void leaves(check_line *line, const check_copy *copy, int host) {
 }
 
 static void arrives_nt(check_line *line, const program_move *move) {
-    check_write *all[WRITES];
-    const int count = line_writes(line, all);
-    for (uint32_t number = 1; count && number <= WRITES; number++) {
+    for (uint32_t number = 1; number <= WRITES; number++) {
         const check_write *w = line_write(line, number);
         if (!w || !(w->state & WRITE_NT) || w->time != (uint32_t)move->store || w->host != move->host) continue;
         for (int word = move->first / WORD; word * WORD < move->first + move->count; word++)
@@ -361,13 +412,13 @@ static void is_left(check_line *line, const program_move *move) {
     }
 }
 
-static void moves(const program_move *move, check_line *line) {
-    check_copy *copy = line_copy(line, move->host);
-    switch (move->kind) {
+static inline void moves(int kind, int host, const program_move *move, check_line *line) {
+    check_copy *copy = line_copy(line, host);
+    switch (kind) {
     case MOVE_FETCH: copy->cached = line->pool, copy->present = 1; break;
     case MOVE_FETCH_POSTED: copy->cached = copy->posted, copy->present = 1; break;
-    case MOVE_POST: leaves(line, copy, move->host), copy->posted = copy->cached; break;
-    case MOVE_WRITE_BACK: leaves(line, copy, move->host), line->pool = copy->cached; break;
+    case MOVE_POST: leaves(line, copy, host), copy->posted = copy->cached; break;
+    case MOVE_WRITE_BACK: leaves(line, copy, host), line->pool = copy->cached; break;
     case MOVE_LAND: line->pool = copy->posted, copy->posted = 0; break;
     case MOVE_DROP: copy->cached = 0, copy->present = 0; break;
     case MOVE_NT: arrives_nt(line, move); break;
@@ -378,7 +429,11 @@ static void moves(const program_move *move, check_line *line) {
 
 static void on_move(const program_move *move) {
     if (move->pool >= PROGRAM_POOLS) return;
-    for (int64_t k = 0; k < move->lines && !room_now()->full; k++) moves(move, line_at(move->pool, move->line + k));
+    const int kind = move->kind, host = move->host, pool = move->pool;
+    check_line *line = (check_line *)(void *)program_watcher_line(pool, move->line);
+    const check_room *room = room_now();
+    for (int64_t number = move->line, end = number + move->lines; number < end && !room->full; number++, line++)
+        moves(kind, host, move, line_noted(line, pool, number));
 }
 
 /* --- copies by devices --------------------------------------------------------------------------------------------------- */
@@ -393,7 +448,7 @@ static void copy_begins(const program_step *step) {
     EACH_LINE(step, t) {
         if (t.coherent) continue;
         const unsigned words = words_of(step, t.number);
-        rule_store(&t, words);
+        store_beside(&t, words);
         *line_slot(t.line, line_add(t.line)) = (check_write){
             .time = time_of(step),
             .site = (uint16_t)step->site,

@@ -84,12 +84,14 @@ static inline void *room_at(uint32_t unit) { return program_watcher_room + (size
 uint32_t room_take(size_t nbytes); /* returns where zeros lie, in units; 0: there is no room left */
 
 void line_touched(int pool, int64_t number);
-static inline check_line *line_at(int pool, int64_t number) { /* also notes that the line was touched */
-    check_line *line = (check_line *)(void *)program_watcher_line(pool, number);
+static inline check_line *line_noted(check_line *line, int pool, int64_t number) {
     enum { AHEAD = 4, HALF = WATCHER_LINE_BYTES / 2 }; /* lines often come in runs */
     __builtin_prefetch((const uint8_t *)(line + AHEAD)), __builtin_prefetch((const uint8_t *)(line + AHEAD) + HALF);
-    if (!line->touched) line_touched(pool, number);
+    if (__builtin_expect(!line->touched, 0)) line_touched(pool, number);
     return line;
+}
+static inline check_line *line_at(int pool, int64_t number) { /* also notes that the line was touched */
+    return line_noted((check_line *)(void *)program_watcher_line(pool, number), pool, number);
 }
 
 check_copy *line_new_copy(check_line *line, int host);
@@ -109,22 +111,19 @@ static inline check_write *line_write(check_line *line, uint32_t number) {
     return line->write[number - 1].time ? &line->write[number - 1] : NULL;
 }
 
-/* Find all writes that are in use and not lost in a crash. */
-static inline int line_writes(const check_line *line, check_write *found[WRITES]) {
-    int count = 0;
-    for (int chunks = 0; line && chunks < CHUNKS; chunks++, line = line->more ? room_at(line->more) : NULL)
-        for (int k = 0; k < CHUNK_WRITES; k++)
-            if (line->write[k].time && !(line->write[k].state & WRITE_LOST))
-                found[count++] = (check_write *)(uintptr_t)&line->write[k];
-    return count;
-}
+/* All writes of a line that are in use and not lost in a crash. */
+#define EACH_WRITE(line, w)                                                                                  \
+    for (const check_line *chunk_##w = (line); chunk_##w;                                                    \
+         chunk_##w = chunk_##w->more ? room_at(chunk_##w->more) : NULL)                                      \
+        for (check_write *w = (check_write *)(uintptr_t)chunk_##w->write; w < chunk_##w->write + CHUNK_WRITES; \
+             w++)                                                                                            \
+            if (w->time && !(w->state & WRITE_LOST))
 
 /* Return the write of a line that is newest; for each of its words it is the newest one, too. */
 static inline check_write *line_last(const check_line *line) {
-    check_write *all[WRITES], *newest = NULL;
-    const int count = line_writes(line, all);
-    for (int k = 0; k < count; k++)
-        if (!newest || all[k]->time > newest->time) newest = all[k];
+    check_write *newest = NULL;
+    EACH_WRITE(line, w)
+        if (!newest || w->time > newest->time) newest = w;
     return newest;
 }
 
@@ -237,9 +236,10 @@ static inline bool known(int host, const check_write *w) {
 }
 static inline bool known_landed(int host, const check_write *w) {
     const uint32_t *knows = room_now()->host[host].knows;
+    if (w->landed && w->host == host) return true;
     if (w->seen >> host & 1) return true;
     if (w->witnessed && w->witnessed <= knows[w->witness]) return true;
-    return w->landed && (w->host == host || w->landed <= knows[w->host]);
+    return w->landed && w->landed <= knows[w->host];
 }
 
 /* Whether a write is a device's last copy; and when its event was seen, which may be never. */
@@ -252,8 +252,24 @@ static inline uint32_t copy_seen_at(const check_write *w) {
 /* Whether a host has a device write, at any time until its event is seen; it is no step of this device itself, or of one that comes
  * later in its queue. */
 static inline bool is_open(const program_step *step, const check_write *w) {
+    if (!(w->state & WRITE_OPEN)) return false;
     const int by = step->kind == STEP_DEVICE_COPY ? step->other : step->thread;
-    return w->state & WRITE_OPEN && w->host == step->host && w->thread != by && !device_is_before(w->thread, by);
+    return w->host == step->host && w->thread != by && !device_is_before(w->thread, by);
+}
+
+static inline bool has_seen(const program_step *step, const check_write *w) {
+    if (w->host == step->host) return !is_open(step, w);
+    return w->seen >> step->host & 1 && known(step->host, w);
+}
+
+/* Complete a host's drop of a line, once the thread that flushed it has made a full fence: later loads of this host fetch it anew. */
+static inline void complete_drop(check_line *line, check_copy *copy) {
+    const uint16_t bit = (uint16_t)(1u << (copy->host - 1));
+    if (!copy->dropped || room_now()->thread[copy->drop_thread].all_fenced <= copy->dropped) return;
+    EACH_WRITE(line, w) {
+        w->fresh |= w->dropping & bit;
+        w->dropping &= (uint16_t)~bit;
+    }
 }
 
 /* --- check_rules.c ----------------------------------------------------------------------------------------------------------- */
@@ -264,13 +280,14 @@ typedef struct {
     check_line *line;
     int64_t number;
     bool coherent; /* whether the caches of all hosts agree on it */
+    bool by_device; /* whether a device stores */
 } check_touch;
 
-void rule_drop(const check_touch *t); /* for a flush that drops the line */
 void rule_hear(const check_touch *t, unsigned words); /* for a load of a coherent line */
-void rule_load(const check_touch *t, unsigned words, const uint8_t *line_bytes);
-void rule_store(const check_touch *t, unsigned words);
-void rule_flush_dirty(const check_touch *t);
+void rule_load_words(const check_touch *t, unsigned words, check_copy *copy, const uint8_t *line_bytes,
+                     const check_write *last);
+void rule_store_beside(const check_touch *t, unsigned words); /* to a line to which other hosts store as well */
+void rule_flush_beside(const check_touch *t); /* of such a line, where it is dirty */
 void rule_msync(const check_touch *t);
 void rule_outside(const program_step *step);
 void rule_stuck(int thread, int load);

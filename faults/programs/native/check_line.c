@@ -55,11 +55,9 @@ uint16_t line_dropped_since(check_line *line, uint32_t time) {
 }
 
 check_write *line_newest(check_line *line, int word, int not_of) {
-    check_write *all[WRITES], *newest = NULL;
-    const int count = line_writes(line, all);
-    for (int k = 0; k < count; k++)
-        if (all[k]->words >> word & 1 && all[k]->host != not_of && (!newest || all[k]->time > newest->time))
-            newest = all[k];
+    check_write *newest = NULL;
+    EACH_WRITE(line, w)
+        if (w->words >> word & 1 && w->host != not_of && (!newest || w->time > newest->time)) newest = w;
     return newest;
 }
 
@@ -93,11 +91,9 @@ static void forget_everywhere(check_line *line, uint32_t number) {
 
 /* Whether a write is the newest one of any of its words. */
 static bool is_newest(const check_line *line, const check_write *w) {
-    check_write *all[WRITES];
     unsigned words = w->words;
-    const int count = line_writes(line, all);
-    for (int k = 0; k < count; k++)
-        if (all[k]->time > w->time) words &= ~(unsigned)all[k]->words;
+    EACH_WRITE(line, other)
+        if (other->time > w->time) words &= ~(unsigned)other->words;
     return words != 0;
 }
 

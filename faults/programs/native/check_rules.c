@@ -66,43 +66,6 @@ void rule_tell_all(void) {
 
 /* --- reading ----------------------------------------------------------------------------------------------------------------- */
 
-/* Complete a host's drop of a line, once the thread that flushed it has made a full fence: later loads of this host fetch it anew. */
-static void complete_drop(check_line *line, check_copy *copy) {
-    const uint16_t bit = (uint16_t)(1u << (copy->host - 1));
-    if (!copy->dropped || room_now()->thread[copy->drop_thread].all_fenced <= copy->dropped) return;
-    check_write *all[WRITES];
-    const int count = line_writes(line, all);
-    for (int k = 0; k < count; k++) {
-        all[k]->fresh |= all[k]->dropping & bit;
-        all[k]->dropping &= (uint16_t)~bit;
-    }
-}
-
-/* Whether a drop may happen before the load that told its thread of this write: only lfence, mfence and locked instructions keep a
- * clflushopt behind older loads. */
-static bool may_overtake(const check_touch *t, const check_write *w) {
-    const check_thread *thread = &room_now()->thread[t->step->thread];
-    return t->step->what == FLUSH_DROP && known(t->step->host, w) && thread->told > thread->loads_fenced &&
-           host_now(t)->told[w->host] == thread->told;
-}
-
-void rule_drop(const check_touch *t) {
-    check_copy *copy = line_copy(t->line, t->step->host);
-    if (!copy->host) return;
-    complete_drop(t->line, copy);
-    check_write *all[WRITES];
-    const int count = line_writes(t->line, all);
-    bool overtakes = false;
-    for (int k = 0; k < count; k++) {
-        if (known_landed(t->step->host, all[k])) all[k]->dropping |= bit_of(t);
-        overtakes = overtakes || may_overtake(t, all[k]);
-    }
-    if (overtakes) t->line->overtakes = copy->host;
-    else if (t->line->overtakes == copy->host) t->line->overtakes = 0;
-    copy->dropped = (uint32_t)t->step->number, copy->loaded = 0, copy->drop_thread = (uint8_t)t->step->thread;
-    copy->drop_site = (uint16_t)t->step->site;
-}
-
 static bool fresh(const check_touch *t, const check_write *w) {
     if ((w->fresh | w->seen) & bit_of(t)) return true;
     const uint32_t *knew = host_now(t)->knew_when_born;
@@ -146,10 +109,8 @@ static void tell(const check_touch *t, int word, const check_write *w, enum chec
     }
     whole.offset = t->number * PROGRAM_LINE + word * WORD, whole.nbytes = WORD;
     report(&whole);
-    check_write *all[WRITES]; /* other words of the line would show the same mistake again */
-    const int count = line_writes(t->line, all);
-    for (int k = 0; k < count; k++)
-        if (all[k]->host == w->host && known(t->step->host, all[k])) all[k]->seen |= bit_of(t);
+    EACH_WRITE(t->line, other) /* other words of the line would show the same mistake again */
+        if (other->host == w->host && known(t->step->host, other)) other->seen |= bit_of(t);
 }
 
 static bool expected(const check_touch *t, int word) {
@@ -163,28 +124,24 @@ static bool expected(const check_touch *t, int word) {
 
 /* Return the newest write of a word that the host knows of. */
 static check_write *newest_known(const check_touch *t, int word) {
-    check_write *all[WRITES], *newest = NULL;
-    const int count = line_writes(t->line, all);
-    for (int k = 0; k < count; k++)
-        if (all[k]->words >> word & 1 && known(t->step->host, all[k]) && (!newest || all[k]->time > newest->time))
-            newest = all[k];
+    check_write *newest = NULL;
+    EACH_WRITE(t->line, w)
+        if (w->words >> word & 1 && known(t->step->host, w) && (!newest || w->time > newest->time)) newest = w;
     return newest;
 }
 
 /* Note that a host has seen this write, and with it the same host's earlier stores to the line: a line comes from the pool as a
  * whole. */
 static void sees(const check_touch *t, int word, const check_write *w) {
-    check_write *all[WRITES];
-    const int count = line_writes(t->line, all);
     know_learn(t->step->host, w, (uint16_t)t->step->site, (uint32_t)t->step->number);
     room_now()->thread[t->step->thread].told = (uint32_t)t->step->number;
     t->line->tells |= (uint8_t)(1u << word);
     room_now()->tells[t->step->site % PROGRAM_SITES / 8] |= (uint8_t)(1u << t->step->site % 8);
-    for (int k = 0; k < count; k++) {
-        if (all[k]->host != w->host || all[k]->time > w->time) continue;
-        if (all[k] != w && is_copy(all[k]) && copy_seen_at(all[k]) > w->time) continue; /* it may come later */
-        all[k]->seen |= bit_of(t);
-        if (!all[k]->witnessed) all[k]->witnessed = (uint32_t)t->step->number, all[k]->witness = t->step->host;
+    EACH_WRITE(t->line, its) {
+        if (its->host != w->host || its->time > w->time) continue;
+        if (its != w && is_copy(its) && copy_seen_at(its) > w->time) continue; /* it may come later */
+        its->seen |= bit_of(t);
+        if (!its->witnessed) its->witnessed = (uint32_t)t->step->number, its->witness = t->step->host;
     }
 }
 
@@ -228,28 +185,13 @@ void rule_hear(const check_touch *t, unsigned words) {
     }
 }
 
-static bool has_seen(const check_touch *t, const check_write *w) {
-    if (w->host == t->step->host) return !is_open(t->step, w);
-    return w->seen & bit_of(t) && known(t->step->host, w);
-}
-
-static void load_words(const check_touch *t, unsigned words, check_copy *copy, const uint8_t *line_bytes,
-                       const check_write *last) {
+void rule_load_words(const check_touch *t, unsigned words, check_copy *copy, const uint8_t *line_bytes,
+                     const check_write *last) {
     complete_drop(t->line, copy);
     for (int word = 0; word < LINE_WORDS; word++) {
         const bool is_last = last && line_write(t->line, held(copy->cached, word)) == last;
-        if (words >> word & 1 && !(is_last && has_seen(t, last))) load_word(t, word, copy, line_bytes);
+        if (words >> word & 1 && !(is_last && has_seen(t->step, last))) load_word(t, word, copy, line_bytes);
     }
-}
-
-/* Judge a load. Words of the line's last write need no look, all at once, where this host made that write or has seen it before. */
-void rule_load(const check_touch *t, unsigned words, const uint8_t *line_bytes) {
-    check_copy *copy = line_copy(t->line, t->step->host);
-    if (!copy->host) return;
-    const check_write *last = line_last(t->line);
-    const bool holds_last = last && holds_one(copy->cached) && line_write(t->line, copy->cached & 15) == last;
-    if (!holds_last || !has_seen(t, last)) load_words(t, words, copy, line_bytes, last);
-    copy->loaded = 1;
 }
 
 /* --- storing ----------------------------------------------------------------------------------------------------------------- */
@@ -268,13 +210,9 @@ static bool locked_by_two(const check_touch *t, const check_write *w, unsigned w
     return w->state & WRITE_LOCKED;
 }
 
-void rule_store(const check_touch *t, unsigned words) {
-    if (!room_now()->open_copies && line_alone(t->line, t->step->host)) return;
-    check_write *all[WRITES];
-    const int count = line_writes(t->line, all);
+void rule_store_beside(const check_touch *t, unsigned words) {
     const bool nt = t->step->kind == STEP_NT_STORE;
-    for (int k = 0; k < count; k++) {
-        check_write *w = all[k];
+    EACH_WRITE(t->line, w) {
         const bool beside = !(w->words & words), their_nt = w->state & WRITE_NT;
         if (w->host == t->step->host && is_open(t->step, w) && !beside) {
             tell_store(t, w, COPY_NOT_ENDED, PREDICTED);
@@ -291,15 +229,12 @@ void rule_store(const check_touch *t, unsigned words) {
 }
 
 /* A dirty line is flushed: it takes along the bytes beside the stores as this host had them, which may be old. */
-void rule_flush_dirty(const check_touch *t) {
-    if (line_alone(t->line, t->step->host)) return;
+void rule_flush_beside(const check_touch *t) {
     check_copy *copy = line_copy(t->line, t->step->host);
-    check_write *last = NULL, *all[WRITES];
-    const int count = line_writes(t->line, all);
+    check_write *last = NULL;
     complete_drop(t->line, copy);
-    for (int k = 0; k < count; k++) {
-        if (all[k]->host != t->step->host) continue;
-        if (!(all[k]->state & WRITE_LEFT) && (!last || all[k]->time > last->time)) last = all[k];
+    EACH_WRITE(t->line, w) {
+        if (w->host == t->step->host && !(w->state & WRITE_LEFT) && (!last || w->time > last->time)) last = w;
     }
     if (!last) return;
     for (int word = 0; word < LINE_WORDS; word++) {
@@ -320,12 +255,10 @@ void rule_flush_dirty(const check_touch *t) {
 /* --- single steps ------------------------------------------------------------------------------------------------------------ */
 
 void rule_msync(const check_touch *t) {
-    check_write *all[WRITES];
-    const int count = line_writes(t->line, all);
-    for (int k = 0; k < count; k++) {
-        if (all[k]->host != t->step->host || all[k]->state & (WRITE_FLUSHED | WRITE_NT)) continue;
+    EACH_WRITE(t->line, w) {
+        if (w->host != t->step->host || w->state & (WRITE_FLUSHED | WRITE_NT)) continue;
         program_finding f = finding_at(t->step, MSYNC, PREDICTED);
-        add_write(&f, all[k]);
+        add_write(&f, w);
         f.offset = t->number * PROGRAM_LINE, f.nbytes = PROGRAM_LINE;
         report(&f);
         return;
@@ -353,7 +286,7 @@ void rule_stuck(int thread, int load) {
     const int64_t number = me->load[load].line;
     program_step step = {.host = me->host, .pool = (uint8_t)pool, .thread = (uint16_t)thread};
     step.site = me->load[load].site;
-    const check_touch t = {&step, line_at(pool, number), number, false};
+    const check_touch t = {&step, line_at(pool, number), number, false, false};
     const check_copy *copy = line_copy(t.line, me->host);
     const check_thread *dropped_by = &room_now()->thread[copy->drop_thread];
     for (int word = 0; me->load[load].times >= AGAIN_AND_AGAIN && word < LINE_WORDS; word++) {
@@ -378,10 +311,7 @@ void rule_stuck(int thread, int load) {
 }
 
 void rule_dirty_at_exit(int pool, int64_t number, check_line *line) {
-    check_write *all[WRITES];
-    const int count = line_writes(line, all);
-    for (int k = 0; k < count; k++) {
-        const check_write *w = all[k];
+    EACH_WRITE(line, w) {
         bool newest = false;
         for (int word = 0; word < LINE_WORDS; word++)
             newest = newest || (w->words >> word & 1 && line_newest(line, word, -1) == w);

@@ -185,14 +185,15 @@ static int64_t flush_run(program_self *me, program_step step, pool_lines rest) {
     if (a->options.nature || a->idle || step.what == FLUSH_DROP_ORDERED || things_break()) return rest.first;
     const int64_t block = -rest.first & (LINES_AT_ONCE - 1), burst = a->burst < RUN_MOST ? (int64_t)a->burst : RUN_MOST;
     if (rest.last - rest.first > (in_turns ? burst : block)) rest.last = rest.first + (in_turns ? burst : block);
-    for (int64_t line = rest.first; line < rest.last; line++) image_find_stores(by_program(me), rest.pool, line);
+    for (int64_t line = rest.first; in_pages(here.host) && line < rest.last; line++)
+        image_find_stores(by_program(me), rest.pool, line);
     rest.last = image_run(here.host, rest, PRESENT | DIRTY, 0);
     if (in_turns) rest.last = rest.first + turn_goes_on(me->thread, rest.last - rest.first);
     if (rest.first == rest.last) return rest.first;
     step.number = a->steps + 1;
-    for (step.offset = rest.first * LINE_BYTES; step.offset < rest.last * LINE_BYTES; step.offset += LINE_BYTES)
-        step_mix(&step, true);
-    step.offset = rest.first * LINE_BYTES, step.nbytes = (rest.last - rest.first) * LINE_BYTES;
+    step.offset = rest.first * LINE_BYTES;
+    step_mix_flushes(&step, rest.last - rest.first);
+    step.nbytes = (rest.last - rest.first) * LINE_BYTES;
     a->steps += (uint64_t)(rest.last - rest.first), a->owed = 0;
     turn_written(here.host);
     turn_progress(me->thread, true);

@@ -37,12 +37,22 @@ static void tell(mover by, int kind, int pool, int64_t line, int first, int coun
 static uint8_t *run_at(uint8_t *all, pool_lines lines) { return all + lines.first * LINE_BYTES; }
 static size_t run_bytes(pool_lines lines) { return (size_t)(lines.last - lines.first) * LINE_BYTES; }
 
+/* Whether eight bytes are alike. */
+static bool all_are(const uint8_t *at, uint8_t byte) {
+    uint64_t word;
+    memcpy(&word, at, sizeof word);
+    return word == byte * UINT64_C(0x0101010101010101);
+}
+
 int64_t image_run(int host, pool_lines lines, uint8_t state, uint8_t pending) {
     const program_area *a = here.area;
     const host_image *image = image_of(host, lines.pool);
     const bool watched = a->options.every || crash_now || a->invariant_count; /* each move by itself */
     if (watched || damage_armed(image->cache.damage) || program_coherent_anywhere) return lines.first;
     int64_t end = lines.first;
+    while (end + 8 <= lines.last && all_are(image->cache.state + end, state) &&
+           all_are(image->cache.pending + end, pending))
+        end += 8;
     while (end < lines.last && image->cache.state[end] == state && image->cache.pending[end] == pending) end++;
     lines.last = end;
     if (memcmp(run_at(image->twin, lines), run_at(image->cache.data, lines), run_bytes(lines)) == 0) return end;

@@ -130,6 +130,7 @@ bool step_begins(program_self *me, int kind, int what, const pool_range *r);
 void step_counts(program_self *me, uint64_t at); /* count a step whose turn has come, and do what comes before it */
 uint64_t step_place(int kind, const pool_range *r); /* where a step is taken, as cycle.c compares it */
 void step_mix(const program_step *s, uint64_t bytes); /* into the hash of the trace */
+void step_mix_flushes(const program_step *s, int64_t lines); /* of as many dirty lines, the first one being s's */
 uint64_t step_digest(const uint8_t *bytes, int64_t nbytes);
 void step_end(program_self *me);
 program_site step_site(program_self *me, const void *pc);

@@ -16,10 +16,10 @@ enum { PAYMENTS = 3 }; /* how often everything posted arrives before a run witho
 
 static program_area *area(void) { return here.area; }
 
-static void mix(uint64_t word) {
-    uint64_t z = area()->hash ^ word * UINT64_C(0x9E3779B97F4A7C15);
+static uint64_t mixed(uint64_t hash, uint64_t word) {
+    uint64_t z = hash ^ word * UINT64_C(0x9E3779B97F4A7C15);
     z = (z ^ z >> 32) * UINT64_C(0xD6E8FEB86659FD93);
-    area()->hash = z ^ z >> 29;
+    return z ^ z >> 29;
 }
 
 static void digest_word(uint64_t *all, const uint8_t *bytes) {
@@ -42,13 +42,24 @@ uint64_t step_digest(const uint8_t *bytes, int64_t nbytes) {
     return (lanes[0] ^ word) * UINT64_C(0x9E3779B97F4A7C15);
 }
 
+static inline uint64_t step_word(const program_step *s, int64_t offset, uint64_t bytes) {
+    const uint64_t what = (uint64_t)s->kind << 56 | (uint64_t)s->what << 48 | (uint64_t)s->thread << 32;
+    const uint64_t where = s->pool < PROGRAM_POOLS ? (uint64_t)offset * UINT64_C(0xA24BAED4963EE407) : 0;
+    const uint64_t its = s->pool < PROGRAM_POOLS ? (uint64_t)s->nbytes ^ bytes : 0;
+    return (what | (uint64_t)s->pool << 24) ^ where ^ its * UINT64_C(0x9FB21C651E98DF25);
+}
+
 void step_mix(const program_step *s, uint64_t bytes) {
     area()->doing[s->thread] = (thread_doing){s->offset, s->site, s->kind, s->pool};
     if (crash_now) crash_read(s);
-    const uint64_t what = (uint64_t)s->kind << 56 | (uint64_t)s->what << 48 | (uint64_t)s->thread << 32;
-    const uint64_t where = s->pool < PROGRAM_POOLS ? (uint64_t)s->offset * UINT64_C(0xA24BAED4963EE407) : 0;
-    const uint64_t its = s->pool < PROGRAM_POOLS ? (uint64_t)s->nbytes ^ bytes : 0;
-    mix((what | (uint64_t)s->pool << 24) ^ where ^ its * UINT64_C(0x9FB21C651E98DF25));
+    area()->hash = mixed(area()->hash, step_word(s, s->offset, bytes));
+}
+
+void step_mix_flushes(const program_step *s, int64_t lines) {
+    uint64_t hash = area()->hash;
+    for (int64_t k = 0; k < lines; k++) hash = mixed(hash, step_word(s, s->offset + k * LINE_BYTES, true));
+    area()->hash = hash;
+    area()->doing[s->thread] = (thread_doing){s->offset + (lines - 1) * LINE_BYTES, s->site, s->kind, s->pool};
 }
 
 program_site step_site(program_self *me, const void *pc) {
