@@ -52,6 +52,11 @@ def test_a_link_that_is_down_loses_stores_and_fails_loads(handed: Path) -> None:
     assert codes(other) == [0, 0] and other.exits[1].output == "7\n"
 
 
+def test_lines_that_one_fence_lands_are_lost_one_by_one() -> None:
+    lost = after(built("recompiled", "handed.c"), "H many :: @1 H value", link_down=(0, 11))  # behind all the flushes
+    assert codes(lost) == [0, 0] and lost.exits[1].output == "0\n" and kinds(lost) == ["lost-update"]
+
+
 def test_a_lost_card_fails_the_loads_of_every_host(handed: Path) -> None:
     for host in (0, 1):
         result = after(handed, f"H store :: @{host} H value", lose=(0, 1))

@@ -68,6 +68,7 @@ INVARIANTS = {
     "a fence keeps the order": (ONE, "invariant", 0, []),
     "a fence keeps it always": (EVERY, "invariant 0 : invariant 1", 0, []),
     "bytes in a cache do not count": (ONE, "cached", 0, []),
+    "lines that one fence lands are examined one by one": (ONE, "together", 1, ["invariant"]),
     "two flushed lines arrive in any order": (EVERY, "no-fence", 1, ["invariant"]),
     "any host's process finds it": (EVERY, "no-fence 1 : no-fence 0", 1, ["invariant"]),
     "nobody is there to look": (ONE, "nobody 1 :: nobody 0", 3, []),

@@ -18,6 +18,11 @@ int main(int count, char **words) {
         cxl_flush((void *)at, 8);
         cxl_fence();
         return 0;
+    case 'm': /* many lines, which one fence lands */
+        for (int k = 0; k < 4; k++) at[8 * k] = 9;
+        cxl_flush((void *)at, 4 * 64);
+        cxl_fence();
+        return 0;
     case 'd': /* dirty: no flush */ at[0] = 8; return 0;
     case 'a': /* again: for as long as it can */
         for (int k = 0; k < 64; k++) at[8] = (uint64_t)k, cxl_flush((void *)(at + 8), 8), cxl_fence();

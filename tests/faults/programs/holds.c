@@ -15,6 +15,8 @@ static int data_comes_first(const void *bytes) {
     return !m->flag || m->data == m->flag;
 }
 
+static int is_zero(const void *bytes) { return *(const volatile uint64_t *)bytes == 0; }
+
 static void send(message *m, uint64_t value, int fence) {
     m->data = value;
     cxl_flush(&m->data, LINE);
@@ -41,6 +43,10 @@ int main(int count, char **words) {
         m->flag = 1, m->data = 1;
         publish(&m->data, LINE);
         publish(&m->flag, LINE);
+    } else if (strcmp(what, "together") == 0) { /* one fence lands both lines */
+        cxl_invariant(&m->flag, sizeof m->flag, is_zero);
+        m->data = 1, m->flag = 1;
+        publish(m, sizeof *m);
     } else if (strcmp(what, "nobody") == 0) { /* the host that stores has not declared it */
         if (host) cxl_invariant(m, sizeof *m, data_comes_first);
         else send(m, 1, 1);
