@@ -38,8 +38,7 @@ static bool is_posted(const check_write *w, uint32_t flush) {
 /* Land what a line's flush has posted, or what was stored past the cache by then. */
 static void land_line(const program_step *step, const check_line *line, uint32_t flush) {
     EACH_WRITE(line, w)
-        if (!w->landed && w->host == step->host && w->time <= flush && is_posted(w, flush) && !is_open(step, w))
-            lands(w, step);
+        if (w->host == step->host && w->time <= flush && is_posted(w, flush) && !is_open(step, w)) lands(w, step);
 }
 
 static void land_flushed(check_thread *thread, const program_step *step) {

@@ -167,12 +167,13 @@ static bool is_over(const struct timespec *until) {
     return until->tv_sec < now.tv_sec || (until->tv_sec == now.tv_sec && until->tv_nsec <= now.tv_nsec);
 }
 
-/* Wait for a condition by giving the turn away once. Signals wake no thread here: a waiting program looks again whether its
- * condition holds, as a wait may always end without a signal. */
+/* Wait for a condition by giving the turn away once, until it comes back: others find the lock free. Signals wake no thread here: a
+ * waiting program looks again whether its condition holds, as a wait may always end without a signal. */
 static int condition_waited(pthread_mutex_t *lock, const struct timespec *until) {
     if (until && is_over(until)) return ETIMEDOUT;
     pthread_mutex_unlock(lock);
     prog_yield();
+    if (step_begin(self)) step_end(self);
     pthread_mutex_lock(lock);
     pthread_testcancel();
     return 0;

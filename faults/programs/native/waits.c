@@ -1,7 +1,9 @@
-/* Waits for files and sockets: a thread looks whether one is ready, and lets others go first as long as none is. */
+/* Waits for files, sockets and signals: a thread looks whether one is ready, and lets others go first as long as none is. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
 #include <sys/socket.h>
@@ -24,6 +26,10 @@ static uint64_t after_ms(int timeout_ms) {
     return clock_now() + (uint64_t)(timeout_ms < 0 ? 0 : timeout_ms) * 1000000u;
 }
 
+static uint64_t after(const struct timespec *limit) {
+    return clock_now() + (limit ? (uint64_t)limit->tv_sec * 1000000000u + (uint64_t)limit->tv_nsec : 0);
+}
+
 REAL(int, poll, struct pollfd *, nfds_t, int)
 PROGRAM_EXPORT int poll(struct pollfd *files, nfds_t count, int timeout_ms) {
     int ready;
@@ -42,6 +48,47 @@ PROGRAM_EXPORT int epoll_wait(int set, struct epoll_event *events, int most, int
     do ready = real_epoll_wait()(set, events, most, 0);
     while (ready == 0 && looks_again(until, timeout_ms < 0));
     return ready;
+}
+
+REAL(int, ppoll, struct pollfd *, nfds_t, const struct timespec *, const sigset_t *)
+PROGRAM_EXPORT int ppoll(struct pollfd *files, nfds_t count, const struct timespec *limit, const sigset_t *mask) {
+    int ready;
+    if (!scheduled()) return real_ppoll()(files, count, limit, mask);
+    const uint64_t until = after(limit);
+    do ready = real_ppoll()(files, count, &(struct timespec){0}, mask);
+    while (ready == 0 && looks_again(until, !limit));
+    return ready;
+}
+
+REAL(int, epoll_pwait, int, struct epoll_event *, int, int, const sigset_t *)
+PROGRAM_EXPORT int epoll_pwait(int set, struct epoll_event *events, int most, int timeout_ms, const sigset_t *mask) {
+    int ready;
+    if (!scheduled()) return real_epoll_pwait()(set, events, most, timeout_ms, mask);
+    const uint64_t until = after_ms(timeout_ms);
+    do ready = real_epoll_pwait()(set, events, most, 0, mask);
+    while (ready == 0 && looks_again(until, timeout_ms < 0));
+    return ready;
+}
+
+REAL(int, sigtimedwait, const sigset_t *, siginfo_t *, const struct timespec *)
+PROGRAM_EXPORT int sigtimedwait(const sigset_t *restrict set, siginfo_t *restrict info,
+                                const struct timespec *restrict limit) {
+    int number;
+    if (!scheduled()) return real_sigtimedwait()(set, info, limit);
+    const uint64_t until = after(limit);
+    do number = real_sigtimedwait()(set, info, &(struct timespec){0});
+    while (number < 0 && errno == EAGAIN && looks_again(until, !limit));
+    return number;
+}
+REAL(int, sigwaitinfo, const sigset_t *, siginfo_t *)
+PROGRAM_EXPORT int sigwaitinfo(const sigset_t *restrict set, siginfo_t *restrict info) {
+    return scheduled() ? sigtimedwait(set, info, NULL) : real_sigwaitinfo()(set, info);
+}
+REAL(int, sigwait, const sigset_t *, int *)
+PROGRAM_EXPORT int sigwait(const sigset_t *restrict set, int *restrict number) {
+    if (!scheduled()) return real_sigwait()(set, number);
+    *number = sigtimedwait(set, NULL, NULL);
+    return *number < 0 ? errno : 0;
 }
 
 REAL(int, select, int, fd_set *, fd_set *, fd_set *, struct timeval *)

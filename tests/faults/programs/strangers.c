@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <setjmp.h>
@@ -327,6 +328,60 @@ static void cancel_write(void) {
     tell(1);
 }
 
+/* A condition whose words lie in the pool, so that threads meet while the lock is held. */
+static pthread_cond_t met = PTHREAD_COND_INITIALIZER;
+static void *adds(void *from) {
+    volatile char *count = data + PAGE;
+    for (int k = 0; k < THREADS; k++) {
+        pthread_mutex_lock(&lock);
+        ++*count;
+        pthread_cond_signal(&met);
+        pthread_mutex_unlock(&lock);
+    }
+    memcpy(data, from, TEXT); /* the store */
+    flush(data, TEXT);
+    return NULL;
+}
+static void condition_write(void) {
+    volatile char *count = data + PAGE;
+    pthread_t thread;
+    pthread_create(&thread, NULL, adds, text);
+    pthread_mutex_lock(&lock);
+    while (*count < THREADS) pthread_cond_wait(&met, &lock);
+    pthread_mutex_unlock(&lock);
+    pthread_join(thread, NULL);
+    cxl_flush(data + PAGE, 1);
+    cxl_fence();
+    tell(1);
+}
+
+/* Waits for a signal that another thread sends, and for a file that never is ready. */
+static pthread_t waiting;
+static void *signals(void *from) {
+    usleep(1500);
+    memcpy(data, from, TEXT); /* the store */
+    flush(data, TEXT);
+    for (int k = 0; k < 2; k++) pthread_kill(waiting, SIGUSR1 + 2 * k);
+    return NULL;
+}
+static void signals_write(void) {
+    const struct timespec long_time = {5, 0}, short_time = {0, 1000000};
+    int pipes[2], number = 0;
+    sigset_t both;
+    pthread_t thread;
+    sigemptyset(&both), sigaddset(&both, SIGUSR1), sigaddset(&both, SIGUSR1 + 2);
+    pthread_sigmask(SIG_BLOCK, &both, NULL);
+    waiting = pthread_self();
+    pthread_create(&thread, NULL, signals, text);
+    CHECK(sigtimedwait(&both, NULL, &long_time) > 0 && sigwait(&both, &number) == 0 && number > 0);
+    CHECK(sigtimedwait(&both, NULL, &short_time) < 0 && errno == EAGAIN);
+    pthread_join(thread, NULL);
+    CHECK(pipe(pipes) == 0);
+    struct pollfd one = {.fd = pipes[0], .events = POLLIN};
+    CHECK(ppoll(&one, 1, &short_time, NULL) == 0);
+    tell(1);
+}
+
 /* C11's threads, and a word that is awaited by a system call, as by the C++ library. */
 static mtx_t mutex;
 static cnd_t changed;
@@ -446,6 +501,7 @@ static const struct {
     {"sorted", sorted_write, usual_read},     {"exchange", exchange_write, usual_read},
     {"ahead", ahead_write, ahead_read},       {"faults", faults_write, usual_read},
     {"cancel", cancel_write, usual_read},     {"c11", c11_write, usual_read},
+    {"signals", signals_write, usual_read},   {"condition", condition_write, usual_read},
 };
 
 int main(int count, char **words) {
