@@ -15,7 +15,7 @@ SOURCE = "strangers.c"
 CHOICES = (RunChoice(None, 0), RunChoice(None, 2), RunChoice(3, 3))
 WAYS = (
     *("seam", "unmapped", "remapped", "locked", "timer", "barrier", "limit", "ending", "child", "parts", "jumps"),
-    *("copied", "sorted", "exchange", "ahead", "faults", "cancel", "c11", "signals", "condition"),
+    *("copied", "sorted", "exchange", "ahead", "faults", "cancel", "c11", "signals", "condition", "notified"),
 )
 
 

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 REAL(int, sigaction, int, const struct sigaction *, struct sigaction *)
@@ -120,4 +121,36 @@ PROGRAM_EXPORT int sigprocmask(int how, const sigset_t *restrict set, sigset_t *
     changed = *set;
     leave_out(&changed);
     return real_sigprocmask()(how, &changed, before);
+}
+
+/* --- timers whose end calls a function ---------------------------------------------------------------------------------- */
+
+/* The C library calls it in a thread of its own that blocks all signals; an access to a pool may need ours. */
+typedef struct {
+    void (*notify)(union sigval);
+    union sigval value;
+} notification;
+
+static void notified(union sigval of) {
+    const notification *its = of.sival_ptr;
+    real_pthread_sigmask()(SIG_UNBLOCK, &ours, NULL);
+    its->notify(its->value);
+}
+
+typedef int creates(clockid_t, struct sigevent *, timer_t *);
+static creates *_Atomic real_timer_create;
+
+__attribute__((constructor(101))) static void look_up_timer_create(void) {
+    void *at = dlvsym(RTLD_NEXT, "timer_create", "GLIBC_2.3.3"); /* the older one has other timers */
+    real_timer_create = (creates *)(uintptr_t)(at ? at : dlsym(RTLD_NEXT, "timer_create"));
+}
+
+PROGRAM_EXPORT int timer_create(clockid_t clock, struct sigevent *restrict event, timer_t *restrict timer) {
+    if (!event || event->sigev_notify != SIGEV_THREAD) return real_timer_create(clock, event, timer);
+    notification *its = malloc(sizeof *its); /* it stays: nothing says when the last call has ended */
+    if (!its) return -1;
+    *its = (notification){event->sigev_notify_function, event->sigev_value};
+    struct sigevent changed = *event;
+    changed.sigev_notify_function = notified, changed.sigev_value.sival_ptr = its;
+    return real_timer_create(clock, &changed, timer);
 }

@@ -382,6 +382,22 @@ static void signals_write(void) {
     tell(1);
 }
 
+/* A timer that calls a function in a thread of the C library. */
+static void notes(union sigval value) {
+    memcpy(data, value.sival_ptr, TEXT); /* the store */
+    flush(data, TEXT);
+    tell(1);
+}
+static void notified_write(void) {
+    struct sigevent event = {.sigev_notify = SIGEV_THREAD, .sigev_notify_function = notes};
+    const struct itimerspec soon = {.it_value = {0, 1000000}};
+    timer_t timer;
+    event.sigev_value.sival_ptr = text;
+    CHECK(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0 && timer_settime(timer, 0, &soon, NULL) == 0);
+    do cxl_invalidate((void *)(uintptr_t)ready, 8);
+    while (*ready < 1);
+}
+
 /* C11's threads, and a word that is awaited by a system call, as by the C++ library. */
 static mtx_t mutex;
 static cnd_t changed;
@@ -501,6 +517,7 @@ static const struct {
     {"sorted", sorted_write, usual_read},     {"exchange", exchange_write, usual_read},
     {"ahead", ahead_write, ahead_read},       {"faults", faults_write, usual_read},
     {"cancel", cancel_write, usual_read},     {"c11", c11_write, usual_read},
+    {"notified", notified_write, usual_read},
     {"signals", signals_write, usual_read},   {"condition", condition_write, usual_read},
 };
 
