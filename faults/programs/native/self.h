@@ -135,6 +135,8 @@ uint64_t step_digest(const uint8_t *bytes, int64_t nbytes);
 void step_end(program_self *me);
 program_site step_site(program_self *me, const void *pc);
 program_step step_of(const program_self *me, int kind, const pool_range *range, const void *pc);
+/* Wait until the turn comes back that this thread has given away: another place, for cycle.c, than the step in which it did. */
+void step_turn(program_self *me);
 bool step_of_operation(program_self *me, int part); /* begins a step in which an operation begins (1) or ends (2) */
 void step_other(program_self *me, int kind, int other, const pool_range *range, const void *pc);
 void store_told(int thread); /* report the store that a thread has announced: it has happened by now */

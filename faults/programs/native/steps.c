@@ -308,6 +308,10 @@ void step_other(program_self *me, int kind, int other, const pool_range *range, 
     if (program_watcher_now && program_watcher_now->other) program_watcher_now->other(&step);
 }
 
+void step_turn(program_self *me) {
+    if (step_begins(me, STEP_YIELD, 0, NULL)) step_end(me);
+}
+
 void prog_sleep(uint64_t ns) {
     program_self *me = self_here();
     if (!step_begin(me)) return;
@@ -316,7 +320,7 @@ void prog_sleep(uint64_t ns) {
     const bool idle = area()->idle > IDLE_BEFORE_NAPS; /* perhaps the threads wait for a process outside of the run */
     step_end(me);
     if (idle) nap();
-    if (ns && step_begin(me)) step_end(me); /* until its turn comes, when it has slept */
+    if (ns) step_turn(me); /* when it has slept */
 }
 
 void prog_yield(void) { prog_sleep(0); }

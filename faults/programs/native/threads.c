@@ -173,7 +173,7 @@ static int condition_waited(pthread_mutex_t *lock, const struct timespec *until)
     if (until && is_over(until)) return ETIMEDOUT;
     pthread_mutex_unlock(lock);
     prog_yield();
-    if (step_begin(self)) step_end(self);
+    step_turn(self);
     pthread_mutex_lock(lock);
     pthread_testcancel();
     return 0;
