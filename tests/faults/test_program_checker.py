@@ -283,6 +283,72 @@ def test_two_writers_of_one_line_and_a_line_for_each() -> None:
     assert s.found() == set()
 
 
+def test_bytes_of_one_word_are_judged_each_by_itself() -> None:
+    """The next message begins in the word in which the published one ends, and is no part of what was published."""
+    s = Stream("A", "B")
+    s.store("A", X, bytes([1, 1, 1]), "first")
+    s.publish("A", X)
+    s.store("A", FLAG, 1, "signal")
+    s.publish("A", FLAG)
+    s.store("A", X + 3, bytes([2, 2]), "next")
+    s.store("A", SECOND, 1, "second signal")
+    s.publish("A", SECOND)
+    heard(s)
+    s.invalidate("B", SECOND)
+    s.load("B", SECOND)
+    s.invalidate("B", X)
+    assert s.load("B", X, 3, "load") == bytes([1, 1, 1]) and s.found() == set()
+    s.load("B", X + 2, 2, "further")
+    assert s.found() == {Found("not-flushed", True, "next", "further")}
+
+
+def test_old_bytes_beside_new_ones_of_their_word_teach_nothing() -> None:
+    s = Stream("A", "B")
+    s.store("A", X, bytes([1]), "first")
+    s.publish("A", X)
+    s.store("A", FLAG, 1, "signal")
+    s.publish("A", FLAG)
+    s.store("A", Y, 1, "unpublished")
+    s.store("A", X + 1, bytes([2]), "next")
+    s.publish("A", X)
+    heard(s)
+    s.invalidate("B", X, site="drop")
+    s.load("B", X, 1)
+    s.load("B", Y, 8, "race")
+    assert s.found() == set()
+    s.load("B", X + 1, 1)
+    s.load("B", Y, 8, "load")
+    assert s.found() == {Found("not-flushed", True, "unpublished", "load")}
+
+
+@pytest.mark.parametrize("thread", ["A", "A2"])
+def test_a_store_is_not_taken_for_a_later_one_of_its_place(thread: str) -> None:
+    """A loop fills the line; between two of its rounds this thread or another one of the host has published the first."""
+    s = Stream("A", "A2", "B")
+    s.store("A", X, 1, "fill")
+    s.store(thread, FLAG, 1, "signal")
+    s.publish(thread, FLAG)
+    s.store("A", X + 16, 1, "beside" if thread == "A" else "fill")
+    s.store("A", X + 8, 1, "fill")
+    heard(s)
+    s.invalidate("B", X)
+    s.load("B", X, 8, "load")
+    assert s.found() == {Found("not-flushed", True, "fill", "load")}
+
+
+def test_a_line_filled_byte_by_byte_is_one_version() -> None:
+    """Else its first stores would be forgotten: there is room for 14 versions of a line."""
+    s = Stream("A", "B")
+    for at in range(LINE):
+        s.store("A", X + at, bytes([at + 1]), "fill")
+    s.store("A", FLAG, 1, "signal")
+    s.publish("A", FLAG)
+    heard(s)
+    s.invalidate("B", X)
+    s.load("B", X, 1, "load")
+    assert s.found() == {Found("not-flushed", True, "fill", "load")}
+
+
 def test_a_load_that_may_be_stale_is_no_finding() -> None:
     for expects in (False, True):
         s = Stream("A", "B")

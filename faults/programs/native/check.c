@@ -186,24 +186,46 @@ static uint32_t open_number(check_line *line, int thread) {
 
 static bool by_device(const program_step *step) { return thread_of(step)->copy.asked && !thread_of(step)->copy.seen; }
 
+/* Whether a store goes on where its host's last one was. Else others may have learned of those before it. */
+static bool stores_in_a_row(const check_touch *t) {
+    check_host *h = &room_now()->host[t->step->host];
+    const uint32_t line = (uint32_t)t->number + 1;
+    if (h->stored.line == line && h->stored.pool == t->step->pool && h->stored.thread == t->step->thread) return true;
+    h->stored.line = line, h->stored.pool = t->step->pool, h->stored.thread = (uint8_t)t->step->thread;
+    h->stored.since = time_of(t->step);
+    return false;
+}
+
+static bool is_of_row(const check_touch *t, const check_write *w) {
+    return w->host == t->step->host && w->time >= room_now()->host[w->host].stored.since;
+}
+
+/* Return which bytes of these words a store writes. */
+static uint64_t bytes_in(const check_touch *t, unsigned words) {
+    const check_write whole = {.words = (uint8_t)words};
+    return touched_bytes(t) & written(&whole);
+}
+
+/* Whether a version can be of further bytes. */
+static bool joins(const check_write *w, unsigned words, uint64_t bytes) {
+    check_write both = {0};
+    return write_bytes(&both, w->words | words, written(w) | bytes);
+}
+
 /* Return the number of the write that a store belongs to: a device's, which was noted when it was asked for, or the thread's
  * last one, if the store goes on beside it at the same place of the program, else a new one. */
 static uint32_t write_number(const check_touch *t, const check_copy *copy, unsigned words, unsigned state) {
-    check_thread *thread = thread_of(t->step);
     const uint32_t open = t->by_device ? open_number(t->line, t->step->thread) : 0;
     if (open) return open;
-    if (thread->line == (uint32_t)t->number + 1 && thread->pool == t->step->pool && words != ALL_WORDS &&
-        !(state & (WRITE_NT | WRITE_LOCKED)))
-        for (int word = 0; word < LINE_WORDS; word++) {
-            const uint32_t number = held(copy->cached, word);
-            const check_write *w = line_write(t->line, number);
-            if (w && w->host == t->step->host && w->thread == t->step->thread && w->site == t->step->site &&
-                !w->state && !(w->words & words) && holds_all(copy, number, w->words))
-                return number;
-        }
-    const uint32_t number = line_add(t->line);
-    thread->line = (uint32_t)t->number + 1, thread->pool = t->step->pool;
-    return number;
+    const bool goes_on = stores_in_a_row(t);
+    for (int word = 0; goes_on && words != ALL_WORDS && !(state & (WRITE_NT | WRITE_LOCKED)) && word < LINE_WORDS; word++) {
+        const uint32_t number = held(copy->cached, word);
+        check_write *w = line_write(t->line, number);
+        if (w && w->site == t->step->site && !w->state && is_of_row(t, w) && holds_all(copy, number, w->words) &&
+            !(written(w) & bytes_in(t, words)) && joins(w, words, bytes_in(t, words)))
+            return number;
+    }
+    return line_add(t->line);
 }
 
 static void add_write(const check_touch *t, unsigned words, unsigned state, const uint8_t *after) {
@@ -212,7 +234,7 @@ static void add_write(const check_touch *t, unsigned words, unsigned state, cons
     check_write *w = line_slot(t->line, number);
     if (!(w->state & WRITE_OPEN)) w->time = time_of(t->step), w->site = (uint16_t)t->step->site;
     w->host = t->step->host, w->thread = (uint8_t)t->step->thread;
-    w->words |= (uint8_t)words, w->state |= (uint8_t)state;
+    write_bytes(w, w->words | words, written(w) | bytes_in(t, words)), w->state |= (uint8_t)state;
     uint32_t cached = copy->cached;
     for (int word = 0; word < LINE_WORDS; word++) {
         if (!(words >> word & 1)) continue;
@@ -230,7 +252,6 @@ static void store_beside(const check_touch *t, unsigned words) {
 
 /* Note a store of a whole line that changes each of its words, as most of a copy are; false where it is none. */
 static bool store_whole(const check_touch *t, const uint8_t *before, const uint8_t *after) {
-    check_thread *thread = thread_of(t->step);
     uint64_t hashes = 0;
     if (!is_whole(t) || (t->line->write[0].state | t->line->write[1].state) & WRITE_NT || t->line->more) return false;
     for (int word = 0; word < LINE_WORDS; word++) {
@@ -243,7 +264,7 @@ static bool store_whole(const check_touch *t, const uint8_t *before, const uint8
     w->time = time_of(t->step), w->site = (uint16_t)t->step->site;
     w->host = t->step->host, w->thread = (uint8_t)t->step->thread, w->words = ALL_WORDS;
     memcpy(w->hash, &hashes, sizeof w->hash);
-    thread->line = (uint32_t)t->number + 1, thread->pool = t->step->pool;
+    stores_in_a_row(t);
     line_copy(t->line, t->step->host)->cached = all_held(number);
     return true;
 }
@@ -448,14 +469,15 @@ static void copy_begins(const program_step *step) {
         if (t.coherent) continue;
         const unsigned words = words_of(step, t.number);
         store_beside(&t, words);
-        *line_slot(t.line, line_add(t.line)) = (check_write){
+        check_write *w = line_slot(t.line, line_add(t.line));
+        *w = (check_write){
             .time = time_of(step),
             .site = (uint16_t)step->site,
             .host = step->host,
-            .words = (uint8_t)words,
             .state = WRITE_OPEN,
             .thread = (uint8_t)step->other,
         };
+        write_bytes(w, words, touched_bytes(&t));
     }
 }
 

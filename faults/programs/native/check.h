@@ -27,7 +27,8 @@ enum check_extra { EXTRA_STUCK, EXTRA_SFENCE, EXTRA_TOLD_BY_START, EXTRA_FLUSH_L
 
 enum { LINE_WORDS = 8, WORD = 8, CHUNK_WRITES = 2, CHUNK_COPIES = 2, CHUNKS = 7, WRITES = CHUNK_WRITES * CHUNKS };
 
-/* A version: a store to words of one line, by one thread at one place. */
+/* A version: a store to bytes of one line, by one thread at one place. `edges` says how many bytes at the begin of its first word
+ * it leaves out, and, 3 bits higher, at the end of its last one. */
 typedef struct {
     uint32_t time; /* its step; 0: this entry is free */
     uint32_t landed; /* the step of the fence that completed its flush; 0: not yet */
@@ -35,7 +36,8 @@ typedef struct {
     uint16_t site, flush, fence;
     /* hosts, as bits: those that dropped the line after it had landed, and fenced (fresh) or not yet (dropping); that saw it */
     uint16_t fresh, dropping, seen;
-    uint8_t host, witness, words, state, thread, flushed[3]; /* flushed: its last 24 bits */
+    uint8_t host : 4, witness : 4;
+    uint8_t words, edges, state, thread, flushed[3]; /* flushed: its last 24 bits */
     uint8_t hash[LINE_WORDS];
 } check_write;
 /* WRITE_OPEN: a device's copy, whose event nobody has seen: it may happen at any time since `time`, when it was asked for. */
@@ -52,6 +54,22 @@ enum write_state {
 static inline uint32_t flushed_at(const check_write *w) {
     const uint32_t low = w->flushed[0] | (uint32_t)w->flushed[1] << 8 | (uint32_t)w->flushed[2] << 16;
     return w->time + ((low - w->time) & 0xFFFFFF);
+}
+
+/* Return which bytes of its line a store wrote, as bits. */
+static inline uint64_t written(const check_write *w) {
+    const uint64_t each = w->words * UINT64_C(0x0101010101010101) & UINT64_C(0x8040201008040201);
+    const uint64_t whole = ((each + UINT64_C(0x7F7F7F7F7F7F7F7F)) >> 7 & UINT64_C(0x0101010101010101)) * 0xFF;
+    if (!w->edges) return whole;
+    const int first = __builtin_ctz(w->words) * WORD, last = (31 - __builtin_clz(w->words)) * WORD;
+    return whole & UINT64_MAX << (first + (w->edges & 7)) & UINT64_MAX >> (PROGRAM_LINE - WORD - last + (w->edges >> 3));
+}
+
+/* Let a version be of these bytes; returns false where it cannot be, as bytes are left out in the middle. */
+static inline bool write_bytes(check_write *w, unsigned words, uint64_t bytes) {
+    const int head = __builtin_ctzll(bytes) % WORD, tail = __builtin_clzll(bytes) % WORD;
+    w->words = (uint8_t)words, w->edges = (uint8_t)(head | tail << 3);
+    return written(w) == bytes;
 }
 
 /* What a host's cache and its posted write-back hold of a line: for each word the number of a write, 0 for the bytes that the
@@ -137,6 +155,8 @@ static inline bool line_alone(const check_line *line, int host) {
 uint32_t line_add(check_line *line); /* returns the number of a new write, all zeros */
 uint16_t line_dropped_since(check_line *line, uint32_t time); /* returns hosts, as bits */
 check_write *line_newest(check_line *line, int word, int not_of); /* not_of: a host to leave out, or -1 */
+/* The newest store to any of these bytes that is no later than `got`, which a copy of the line holds. */
+check_write *line_holds(check_line *line, check_write *got, uint64_t bytes);
 
 static inline uint8_t hash_of(const uint8_t *word) {
     uint64_t value;
@@ -168,6 +188,10 @@ typedef struct {
     uint32_t knew_when_born[PROGRAM_HOSTS]; /* the same at its first process's start, when its caches were empty */
     uint32_t told[PROGRAM_HOSTS], told_before[PROGRAM_HOSTS]; /* the steps at which it last learned of each host */
     uint16_t published[PROGRAM_HOSTS], heard[PROGRAM_HOSTS]; /* the places of the store and the load by which it did */
+    struct {
+        uint32_t line, since; /* the line that it last stored to, + 1, and the first of these stores in a row */
+        uint8_t pool, thread;
+    } stored;
     uint32_t ended, ended_before; /* when its last process of `stage` ended, and of the stages before */
     int32_t stage;
     uint32_t crashed; /* the step of its crash; 0: none */
@@ -186,8 +210,7 @@ typedef struct {
     uint16_t store_fence, full_fence; /* and the places of these */
     uint32_t loads_fenced,
         told; /* the steps of its last fence of loads, and of the load by which it last learned something */
-    uint32_t line; /* the line that it last stored to, + 1 */
-    uint8_t pool, host;
+    uint8_t host;
     bool alive;
     uint16_t process;
     struct {
@@ -282,6 +305,15 @@ typedef struct {
     bool coherent; /* whether the caches of all hosts agree on it */
     bool by_device; /* whether a device stores */
 } check_touch;
+
+/* Return which bytes of its line an access touches, as bits. */
+static inline uint64_t touched_bytes(const check_touch *t) {
+    const int64_t begin = t->step->offset - t->number * PROGRAM_LINE, end = begin + t->step->nbytes;
+    const uint64_t behind = end < PROGRAM_LINE ? UINT64_MAX << end : 0;
+    return (begin > 0 ? UINT64_MAX << begin : UINT64_MAX) & ~behind;
+}
+
+static inline uint64_t bytes_of_word(int word) { return UINT64_C(0xFF) << word * WORD; }
 
 void rule_hear(const check_touch *t, unsigned words); /* for a load of a coherent line */
 void rule_load_words(const check_touch *t, unsigned words, check_copy *copy, const uint8_t *line_bytes,

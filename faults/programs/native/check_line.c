@@ -61,6 +61,14 @@ check_write *line_newest(check_line *line, int word, int not_of) {
     return newest;
 }
 
+check_write *line_holds(check_line *line, check_write *got, uint64_t bytes) {
+    if (!got || written(got) & bytes) return got;
+    check_write *newest = NULL;
+    EACH_WRITE(line, w)
+        if (written(w) & bytes && w->time <= got->time && (!newest || w->time > newest->time)) newest = w;
+    return newest;
+}
+
 static uint32_t numbers(uint32_t words) {
     uint32_t bits = 0;
     if (holds_one(words)) return UINT32_C(1) << (words & 15);
@@ -89,12 +97,12 @@ static void forget_everywhere(check_line *line, uint32_t number) {
             forget(&chunk->copy[k].cached, number), forget(&chunk->copy[k].posted, number);
 }
 
-/* Whether a write is the newest one of any of its words. */
+/* Whether a write is the newest one of any of its bytes. */
 static bool is_newest(const check_line *line, const check_write *w) {
-    unsigned words = w->words;
+    uint64_t bytes = written(w);
     EACH_WRITE(line, other)
-        if (other->time > w->time) words &= ~(unsigned)other->words;
-    return words != 0;
+        if (other->time > w->time) bytes &= ~written(other);
+    return bytes != 0;
 }
 
 /* Whether a write can be forgotten: it is older than another one everywhere, and only caches of hosts that know of it hold it.

@@ -122,11 +122,11 @@ static bool expected(const check_touch *t, int word) {
     return false;
 }
 
-/* Return the newest write of a word that the host knows of. */
-static check_write *newest_known(const check_touch *t, int word) {
+/* Return the newest write to any of these bytes that the host knows of. */
+static check_write *newest_known(const check_touch *t, uint64_t bytes) {
     check_write *newest = NULL;
     EACH_WRITE(t->line, w)
-        if (w->words >> word & 1 && known(t->step->host, w) && (!newest || w->time > newest->time)) newest = w;
+        if (written(w) & bytes && known(t->step->host, w) && (!newest || w->time > newest->time)) newest = w;
     return newest;
 }
 
@@ -146,7 +146,9 @@ static void sees(const check_touch *t, int word, const check_write *w) {
 }
 
 static void load_word(const check_touch *t, int word, check_copy *copy, const uint8_t *line_bytes) {
-    check_write *got = line_write(t->line, held(copy->cached, word)), *newest = newest_known(t, word);
+    const uint64_t bytes = touched_bytes(t) & bytes_of_word(word);
+    check_write *got = line_holds(t->line, line_write(t->line, held(copy->cached, word)), bytes);
+    check_write *newest = newest_known(t, bytes);
     program_finding f = {0};
     if (newest && is_open(t->step, newest)) {
         if (!expected(t, word)) tell(t, word, newest, COPY_NOT_ENDED, got == newest ? PREDICTED : MANIFEST, &f);
@@ -190,7 +192,8 @@ void rule_load_words(const check_touch *t, unsigned words, check_copy *copy, con
     complete_drop(t->line, copy);
     for (int word = 0; word < LINE_WORDS; word++) {
         const bool is_last = last && line_write(t->line, held(copy->cached, word)) == last;
-        if (words >> word & 1 && !(is_last && has_seen(t->step, last))) load_word(t, word, copy, line_bytes);
+        const bool covered = is_last && !(touched_bytes(t) & bytes_of_word(word) & ~written(last));
+        if (words >> word & 1 && !(covered && has_seen(t->step, last))) load_word(t, word, copy, line_bytes);
     }
 }
 
@@ -238,7 +241,7 @@ void rule_flush_beside(const check_touch *t) {
     }
     if (!last) return;
     for (int word = 0; word < LINE_WORDS; word++) {
-        check_write *rest = newest_known(t, word);
+        check_write *rest = newest_known(t, bytes_of_word(word));
         if (!rest || rest->host == t->step->host || rest->time > last->time || fresh(t, rest)) continue;
         if (!known_landed(t->step->host, rest)) continue; /* rule_store has reported that */
         const check_write *got = line_write(t->line, held(copy->cached, word));
