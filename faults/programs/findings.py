@@ -224,6 +224,12 @@ class ProgramFinding:
         """Return the number of a role's position; 0: there is none."""
         return self.sites[ROLES.index(role)]
 
+    @property
+    def publishes_itself(self) -> bool:
+        """Whether the host learned of a store by no other one than this very store: it saw another line of it first."""
+        published = self.numbers[ROLES.index("published")]
+        return KINDS[self.kind].rule == "landed" and published == self.numbers[ROLES.index("store")] > 0
+
     @classmethod
     def one(cls, data: bytes) -> ProgramFinding:
         """Read one ``program_finding``; unknown kinds are left for `many` to refuse."""

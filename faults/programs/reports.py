@@ -100,6 +100,8 @@ class ProgramMistake:
     @property
     def sentence(self) -> str:
         """What is wrong, in the prover's words."""
+        if self.finding.publishes_itself:
+            return f"{self.host} reads {self.line}, part of a store of which only another line had reached it"
         if self.finding.flush_late:
             return f"{self.host} reads {self.line}, which {self.by} flushed only after it had published it"
         if self.finding.stuck:
@@ -125,6 +127,8 @@ class ProgramMistake:
         """The instruction that would repair it."""
         if self.finding.sfence:
             return "mfence in place of sfence: later loads may pass an sfence (cxl_invalidate has the right one)"
+        if self.finding.publishes_itself:
+            return "a wait, before the load, for a store that is made after the flush and the fence of this one"
         if self.finding.by_start:
             return self.kind.missing.replace("before it is published", "before the process ends")
         return self.kind.missing

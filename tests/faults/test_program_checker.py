@@ -321,6 +321,22 @@ def test_old_bytes_beside_new_ones_of_their_word_teach_nothing() -> None:
     assert s.found() == {Found("not-flushed", True, "unpublished", "load")}
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_store_of_two_lines_whose_reader_does_not_wait_is_found_and_said(waits: bool) -> None:
+    s = Stream("A", "B")
+    s.store("A", X, bytes([1]) * 2 * LINE, "store")
+    s.publish("A", X)
+    s.store("A", FLAG, 1, "signal")
+    s.publish("A", FLAG)
+    if waits:
+        heard(s)
+    s.invalidate("B", X, 2 * LINE)
+    s.load("B", X)
+    s.load("B", Y, 8, "load")
+    (finding,) = s.raw()
+    assert KINDS[finding.kind].name == "not-flushed" and finding.publishes_itself != waits
+
+
 @pytest.mark.parametrize("thread", ["A", "A2"])
 def test_a_store_is_not_taken_for_a_later_one_of_its_place(thread: str) -> None:
     """A loop fills the line; between two of its rounds this thread or another one of the host has published the first."""
@@ -381,6 +397,19 @@ def test_a_host_that_waits_for_ever_is_told_what_is_missing() -> None:
     assert spun(lambda s: (stored(s), s.publish("A", FLAG))[0]) == {Found("no-invalidate", True, "flag", "spin")}
     assert spun(lambda s: (stored(s), s.flush("A", FLAG))[0]) == {Found("not-fenced", True, "flag", "spin")}
     assert spun(lambda s: None) == set()
+
+
+def test_a_host_that_waits_for_a_store_that_another_write_back_undid() -> None:
+    s = Stream("A", "B")
+    s.load("B", FLAG)
+    s.store("A", FLAG, 1, "flag")
+    s.publish("A", FLAG)
+    s.store("B", FLAG + 8, 1, "beside")
+    s.publish("B", FLAG)
+    for _ in range(20):
+        s.load("B", FLAG, 8, "spin")
+    lost = Found("lost-update", True, "flag", "spin")
+    assert s.stuck() == {Found("two-writers", False, "flag", "beside"), lost}
 
 
 @pytest.mark.parametrize("looks_since", [False, True])

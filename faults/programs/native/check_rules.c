@@ -303,6 +303,7 @@ void rule_stuck(int thread, int load) {
         program_finding f = finding_at(&step, NO_INVALIDATE, MANIFEST);
         if (!(newest->state & WRITE_FLUSHED) && !arrived) f.kind = NOT_FLUSHED;
         else if (!newest->landed && !arrived) f.kind = NOT_FENCED;
+        else if (!arrived) f.kind = LOST_UPDATE; /* it has been in the pool, and another host's write-back undid it */
         else if (copy->dropped && dropped_by->all_fenced <= copy->dropped) f.kind = INVALIDATE_UNFENCED;
         f.extra[EXTRA_SFENCE] = f.kind == INVALIDATE_UNFENCED && dropped_by->stores_fenced > copy->dropped;
         add_write(&f, newest);
