@@ -339,7 +339,7 @@ def test_a_store_of_two_lines_whose_reader_does_not_wait_is_found_and_said(waits
 
 @pytest.mark.parametrize("thread", ["A", "A2"])
 def test_a_store_is_not_taken_for_a_later_one_of_its_place(thread: str) -> None:
-    """A loop fills the line; between two of its rounds this thread or another one of the host has published the first."""
+    """A loop fills the line; between two rounds this thread or another one of the host has published the first."""
     s = Stream("A", "A2", "B")
     s.store("A", X, 1, "fill")
     s.store(thread, FLAG, 1, "signal")
