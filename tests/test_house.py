@@ -233,7 +233,7 @@ def show(name, command):
 show("", main)
 for verb in commands("cxlemu.simulate"):
     show(f"simulate {{verb}}", load("cxlemu.simulate", verb))
-show("fused --engine virtual", __import__("collectives.cli.fused_virtual").cli.fused_virtual.command)
+show("fused --engine virtual", __import__("collectives.cli.fused").cli.fused.virtual)
 """
 
 

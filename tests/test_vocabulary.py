@@ -1,6 +1,5 @@
 """One vocabulary: every option of every command that says a concept says it as cxlemu.cli.vocabulary does."""
 
-import importlib
 import json
 import subprocess
 import sys
@@ -12,6 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from collectives.cli.fused import virtual
 from cxlemu.cli import INTERRUPTED, main
 from cxlemu.cli.commands import as_verb, commands, load
 from cxlemu.cli.output import write_json
@@ -42,7 +42,7 @@ def verbs() -> Iterator[tuple[str, click.Command]]:
         form = load("cxlemu.simulate", verb)
         assert form is not None
         yield f"simulate {verb}", form
-    yield "fused --engine virtual", as_verb(importlib.import_module("collectives.cli.fused_virtual").command)
+    yield "fused --engine virtual", as_verb(virtual)
 
 
 def below(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:

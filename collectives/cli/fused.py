@@ -1,18 +1,95 @@
-"""``cxlemu fused``: matrix products fused with communication, run on this machine, beside those that are not."""
+"""``cxlemu fused``: matrix products fused with communication, run on this machine, beside those that are not.
+
+With ``--engine virtual`` the same operators run on modelled accelerators, in virtual time.
+"""
+
+import re
+from pathlib import Path
 
 import click
 
-from collectives.choices import FUSED_SHARE, STYLES
-from collectives.cli.fused_options import RANKS_MAX, Dimensions, TilingFlags
+from collectives.choices import FUSED_SHARE, KINDS, ORDERS, STYLES
 from collectives.defaults import REGION_BYTES
 from cxlemu.choices import GEMM_DTYPES
 from cxlemu.cli.backends import backends
 from cxlemu.cli.commands import engines
-from cxlemu.cli.options import argument, choice, concept, flag, switch, taking
+from cxlemu.cli.options import Flags, argument, choice, concept, flag, path, switch, taking
 from cxlemu.cli.params import NumberParam
 from cxlemu.cli.several import for_each_ranks
 from cxlemu.cli.vocabulary import RanksParam
 from cxlemu.units import format_bytes
+
+RANKS_MAX = 64
+
+
+class Dimensions(click.ParamType[tuple[int, ...]]):
+    """A parameter such as ``MxNxK`` or ``ROWSxCOLS``, which becomes a tuple of that many numbers."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """Parse numbers of one to nine digits with an ``x`` between them; a wrong text is a usage error."""
+        if isinstance(value, tuple):
+            return value
+        numbers = str(value).split("x")
+        if len(numbers) != self.name.count("x") + 1 or not all(
+            re.fullmatch("[0-9]{1,9}", n, re.ASCII) for n in numbers
+        ):
+            self.fail(
+                f"{value!r} is not {self.name}, such as {'x'.join(['256'] * (self.name.count('x') + 1))}.", param, ctx
+            )
+        return tuple(map(int, numbers))
+
+
+class TilingFlags(Flags):
+    comm_rows: int | None = flag(
+        "--comm-rows", type=click.IntRange(1), metavar="N", help="Rows per communication tile."
+    )
+    tile: tuple[int, int] | None = flag(
+        "--tile", type=Dimensions("ROWSxCOLS"), metavar="ROWSxCOLS", help="Size of a compute tile."
+    )
+    order: str | None = choice(
+        "--order", of=ORDERS, help=f"Order in which ranks read their peers.  [default: {ORDERS[0]}]"
+    )
+    transport: str | None = flag("--transport", help="pull: readers fetch tiles; push: writers copy to every reader.")
+    tunes: bool = switch("--tune", help="Search tiles, order and transport for this shape first.")
+    tuned_file: Path | None = path("--tuned", help="Like --tune; keep the choice in this file, for this machine.")
+    json_file: Path | None = concept("json")
+    trace_file: Path | None = concept("trace")
+
+
+class VirtualFlags(TilingFlags):
+    kind: str = argument(type=click.Choice(KINDS), metavar="OPERATOR")
+    engine: str = flag("--engine", type=click.Choice(["virtual"]), required=True, help="Run on modelled accelerators.")
+    ranks: int | None = concept("ranks", type=RanksParam(2, RANKS_MAX), default_text="one for each place")
+    shape: tuple[int, ...] = flag(
+        "-s",
+        "--shape",
+        type=Dimensions("MxNxK"),
+        default="4096x49152x12288",
+        metavar="MxNxK",
+        help="Size of the whole product: A is M x K, B is K x N.",
+    )
+    datatype: str = concept("datatype", type=click.Choice(GEMM_DTYPES), default="bf16")
+    config: str = concept("config", default="nvlink-8xa100", help="Topology with an accelerator: a file or a name.")
+
+
+@click.command()
+@for_each_ranks("trace_file")
+@taking(VirtualFlags, work="fused_virtual_run:run")
+def virtual() -> None:
+    """Simulate a matrix product fused with communication, on modelled accelerators and links.
+
+    Tiles, waves of tiles and memory bandwidth determine the time of a product; the topology determines the time of
+    communication. The same command prints the same bytes on every machine. The columns are those of cxlemu fused.
+
+    \b
+    Examples:
+      cxlemu fused all_gather_gemm --engine virtual -c nvlink-8xa100
+      cxlemu fused gemm_reduce_scatter --engine virtual -c nvlink-8xh800 --tune
+      cxlemu fused gemm_all_reduce --engine virtual -c pcie-8xa100
+    """
 
 
 class FusedFlags(TilingFlags):
@@ -58,7 +135,7 @@ class FusedFlags(TilingFlags):
     deadline_s: float = concept("deadline", default=60.0)
 
 
-@click.command(cls=engines(virtual="collectives.cli.fused_virtual"))
+@click.command(cls=engines(virtual=virtual))
 @for_each_ranks("trace_file")
 @taking(FusedFlags, work="fused_run:run")
 def command() -> None:

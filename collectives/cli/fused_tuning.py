@@ -6,7 +6,7 @@ from functools import partial
 from typing import NamedTuple
 
 from collectives.choices import ORDERS
-from collectives.cli.fused_options import TilingFlags
+from collectives.cli.fused import TilingFlags
 from collectives.cli.fused_report import FusedSetup
 from collectives.fused.choice import Operator, Tiling
 from collectives.sweep.fused.halving import candidates, halve
@@ -33,12 +33,12 @@ def kept(file: TunedFile | None, operator: Operator, search: Callable[[], Tuned]
     """Look a choice up in a file, or search for it and keep it there; return it, and how it was found."""
     if file is not None and (known := file.get(operator)) is not None:
         return known, f"the fastest of {known.tried} tried, from {file.path}"
-    found = search()
+    tuned = search()
     if file is None:
-        return found, f"the fastest of {found.tried} tried"
+        return tuned, f"the fastest of {tuned.tried} tried"
     with writing("--tuned", file.path):
-        file.put(operator, found)
-    return found, f"the fastest of {found.tried} tried, kept in {file.path}"
+        file.put(operator, tuned)
+    return tuned, f"the fastest of {tuned.tried} tried, kept in {file.path}"
 
 
 def searched(search: Search, run: Run, seen: Callable[[str], None]) -> Tuned:

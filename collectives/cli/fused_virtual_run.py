@@ -8,9 +8,9 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from collectives.cli.fused import VirtualFlags
 from collectives.cli.fused_report import NAMES
 from collectives.cli.fused_tuning import is_searched, kept, tiling_of
-from collectives.cli.fused_virtual import VirtualFlags
 from collectives.fused import STYLES
 from collectives.fused.choice import Operator, Tiling
 from collectives.sweep.fused.metrics import Metrics

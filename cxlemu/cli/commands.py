@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
@@ -169,20 +169,19 @@ def with_forms(entry_group: str) -> type[VerbCommand]:
     return Forms
 
 
-def engines(**modules: str) -> type[VerbCommand]:
+def engines(**commands: click.Command) -> type[VerbCommand]:
     """Return the class of a click command that ``--engine NAME``, wherever it stands, turns into another one."""
 
     class Engines(VerbCommand):
-        engines: ClassVar[Mapping[str, str]] = modules
+        engines = commands
 
         def make_context(
             self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
         ) -> click.Context:
             joined = " ".join(args).replace("--engine=", "--engine ").split()
-            name = next((after for flag, after in pairwise(joined) if flag == "--engine"), None)
-            if name in modules:
-                form = as_verb(importlib.import_module(modules[name]).command)
-                return form.make_context(info_name, args, parent, **extra)
+            form = commands.get(next((after for flag, after in pairwise(joined) if flag == "--engine"), ""))
+            if form is not None:
+                return as_verb(form).make_context(info_name, args, parent, **extra)
             return super().make_context(info_name, args, parent, **extra)
 
     return Engines
