@@ -15,6 +15,7 @@ from cxlemu.plan import Call, Kind, Layout, Op, Plan, rules
 from cxlemu.plan.instructions import Instruction, Records
 from faults.prove import prove
 from faults.verdict import Verdict
+from tests.helpers.tables import with_rows
 
 ALL = pytest.mark.parametrize(("collective", "name"), RECIPES)
 
@@ -120,20 +121,17 @@ def test_writes_and_doorbells_lie_in_their_readers_memory(collective: str, name:
             assert plan.frame.regions[i.dst.id].map.locate(i.dst.offset)[0] != rank
 
 
-@pytest.mark.parametrize(
-    ("collective", "name", "sends"),  # bytes that each of four ranks sends, of a block; the last one is the root
-    [
-        ("all_gather", "ring", (3, 3, 3, 3)),
-        ("reduce_scatter", "ring", (3, 3, 3, 3)),
-        ("all_reduce", "ring", (1.5, 1.5, 1.5, 1.5)),
-        ("broadcast", "chain", (1, 1, 0, 1)),
-        ("reduce", "chain", (1, 1, 1, 0)),
-        ("gather", "grouped", (1, 1, 1, 0)),
-        ("scatter", "grouped", (0, 0, 0, 3)),
-        ("all_to_all", "grouped", (3, 3, 3, 3)),
-        # up: everyone but the top; down: two to their children and one to its own, of each half
-        ("all_reduce", "tree", (1.5, 1.5, 1.5, 1.5)),
-    ],
+@with_rows(  # bytes that each of four ranks sends, of a block; the last one is the root
+    ("all_gather", "ring", (3, 3, 3, 3)),
+    ("reduce_scatter", "ring", (3, 3, 3, 3)),
+    ("all_reduce", "ring", (1.5, 1.5, 1.5, 1.5)),
+    ("broadcast", "chain", (1, 1, 0, 1)),
+    ("reduce", "chain", (1, 1, 1, 0)),
+    ("gather", "grouped", (1, 1, 1, 0)),
+    ("scatter", "grouped", (0, 0, 0, 3)),
+    ("all_to_all", "grouped", (3, 3, 3, 3)),
+    # up: everyone but the top; down: two to their children and one to its own, of each half
+    ("all_reduce", "tree", (1.5, 1.5, 1.5, 1.5)),
 )
 def test_as_many_bytes_are_sent_as_the_papers_say(collective: str, name: str, sends: tuple[float, ...]) -> None:
     nbytes = 64 * 4 * 16

@@ -149,21 +149,18 @@ def test_a_journal_that_was_edited_is_not_believed(
     assert path.read_bytes() == content
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
-        {**A, "judgement": 5},
-        {**A, "judgement": {"kind": "right"}},
-        {**A, "judgement": {**Judgement("right").plain(), "detail": 1}},
-        {**A, "seconds": "1"},
-        {**A, "seconds": float("nan")},
-        {**A, "seconds": -1},
-        {**A, "seconds": True},
-        {**A, "case": 3},
-        {"case": "a"},
-    ],
+@with_rows(
+    {**A, "judgement": 5},
+    {**A, "judgement": {"kind": "right"}},
+    {**A, "judgement": {**Judgement("right").plain(), "detail": 1}},
+    {**A, "seconds": "1"},
+    {**A, "seconds": float("nan")},
+    {**A, "seconds": -1},
+    {**A, "seconds": True},
+    {**A, "case": 3},
+    {"case": "a"},
 )
-def test_a_record_that_is_no_cases_is_refused(tmp_path: Path, record: dict[str, object]) -> None:
+def test_a_record_that_is_no_cases_is_refused(record: dict[str, object], tmp_path: Path) -> None:
     path = written(tmp_path / "j", A, record)
     with pytest.raises(ArgumentError, match="line 3 is not a campaign's"):
         Journal(path, CAMPAIGN)
@@ -297,19 +294,16 @@ def test_too_many_cases_are_refused() -> None:
         Spec(collectives=("barrier",)).sweep(1_000_000)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"ranks": 0},
-        {"ranks": "2"},
-        {"collective": "../x"},
-        {"config": "../../etc/passwd"},
-        {"calls": 10**9},
-        {"moves": "x"},
-        {"more": 1},
-        {"script": {"faults": [{"kind": "nonsense", "rank": 0, "when": {"instruction": 0}}]}},
-        {"algorithm_sha256": "x"},
-    ],
+@with_rows(
+    {"ranks": 0},
+    {"ranks": "2"},
+    {"collective": "../x"},
+    {"config": "../../etc/passwd"},
+    {"calls": 10**9},
+    {"moves": "x"},
+    {"more": 1},
+    {"script": {"faults": [{"kind": "nonsense", "rank": 0, "when": {"instruction": 0}}]}},
+    {"algorithm_sha256": "x"},
 )
 def test_a_case_of_a_foreign_token_is_one_sentence(change: dict[str, object]) -> None:
     body = CampaignCase(collective="barrier", variant="line", ranks=2, nbytes=0).plain() | change

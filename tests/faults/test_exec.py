@@ -26,6 +26,7 @@ from tests.helpers import commands
 from tests.helpers.compilers import installed
 from tests.helpers.device_answers import ANSWERS, read_answers
 from tests.helpers.pool_programs import SOURCES, build
+from tests.helpers.tables import with_rows
 
 
 def queue(program: Path, **setting: object) -> ExecSetting:
@@ -342,21 +343,18 @@ def test_exit_codes_and_json(tmp_path: Path) -> None:
     assert not (tmp_path / "q").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--pool", "/dev/dax0.0", "--", "true"], "there is no such device; give a size or a file"),
-        (["--pool", "/p=4x", "--", "true"], "neither a size"),
-        (["--pool", "/p", "--", "true", ":"], "a command is missing"),
-        (["--pool", "/p", "--hosts", "2", "--", "@2", "true"], "hosts 0 to 1"),
-        (["--pool", "/p", "--crash", "2@5", "--", "true"], "hosts 0 to 1"),
-        (["--pool", "/p", "--replay", "cxl1.AAAA", "--", "true"], "token"),
-        (["--pool", "/p", "--", "/nowhere/at/all"], "No such file"),
-        (
-            ["--pool", "/p"] + [word for k in range(8) for word in ("--pool", f"/p{k}")] + ["--", "true"],
-            "8 pools at most",
-        ),
-    ],
+@with_rows(
+    (["--pool", "/dev/dax0.0", "--", "true"], "there is no such device; give a size or a file"),
+    (["--pool", "/p=4x", "--", "true"], "neither a size"),
+    (["--pool", "/p", "--", "true", ":"], "a command is missing"),
+    (["--pool", "/p", "--hosts", "2", "--", "@2", "true"], "hosts 0 to 1"),
+    (["--pool", "/p", "--crash", "2@5", "--", "true"], "hosts 0 to 1"),
+    (["--pool", "/p", "--replay", "cxl1.AAAA", "--", "true"], "token"),
+    (["--pool", "/p", "--", "/nowhere/at/all"], "No such file"),
+    (
+        ["--pool", "/p"] + [word for k in range(8) for word in ("--pool", f"/p{k}")] + ["--", "true"],
+        "8 pools at most",
+    ),
 )
 def test_bad_input_is_a_sentence(words: list[str], said: str) -> None:
     done = cxlemu(*words)
@@ -409,14 +407,11 @@ def test_commands_that_open_no_pool_are_no_success(tmp_path: Path) -> None:
     assert (its["verdict"], len(its["runs"])) == ("unknown", 1)  # another seed would open no pool either
 
 
-@pytest.mark.parametrize(
-    ("pools", "says"),
-    [
-        ([], "--pool is missing: the path that the commands open"),
-        (["--pool", "/x=0"], "a pool has at least a byte"),
-        (["--pool", "/x=64Y"], "'64Y' is neither a size, such as 64M, nor a file"),
-        (["--pool", "/x", "--pool", "/x"], "two pools have the same path"),
-    ],
+@with_rows(
+    ([], "--pool is missing: the path that the commands open"),
+    (["--pool", "/x=0"], "a pool has at least a byte"),
+    (["--pool", "/x=64Y"], "'64Y' is neither a size, such as 64M, nor a file"),
+    (["--pool", "/x", "--pool", "/x"], "two pools have the same path"),
 )
 def test_pools_that_make_no_sense_are_refused(pools: list[str], says: str) -> None:
     done = CliRunner().invoke(main, ["exec", *pools, "--", "true"])

@@ -11,6 +11,7 @@ from faults.programs.commands import parse_coherent, parse_pools
 from faults.programs.result import RunChoice, RunResult
 from tests.helpers.pool_programs import CHOICES, MODES, built, is_quiet, kinds, on_x86
 from tests.helpers.pool_programs import ran as ran_words
+from tests.helpers.tables import with_rows
 
 Programs = dict[tuple[str, str], Path]
 
@@ -73,20 +74,17 @@ class TestBeginnings:
         assert found.findings == [] and [one.code for one in found.exits] == [0, 0]
 
 
-@pytest.mark.parametrize(
-    ("texts", "says"),
-    [
-        (["hello"], "OFFSET+SIZE, such as 0+64K, or 'all' is expected"),
-        (["0+100"], "multiples of 4 KiB"),
-        (["64+4K"], "multiples of 4 KiB"),
-        (["0+0"], "multiples of 4 KiB"),
-        (["0+x"], "is not a size in bytes"),
-        (["1M+2M"], "ends after the pool, which has 2 MiB"),
-        (["2:all"], "there are pools 0 to 1"),
-        (["0+8K", "0x1000+4K"], "it overlaps --coherent 0+8K"),
-        (["all", "1:0+4K"], "it overlaps --coherent all"),
-        ([f"{8 * k}K+4K" for k in range(17)], "16 ranges at most, not 17"),
-    ],
+@with_rows(
+    (["hello"], "OFFSET+SIZE, such as 0+64K, or 'all' is expected"),
+    (["0+100"], "multiples of 4 KiB"),
+    (["64+4K"], "multiples of 4 KiB"),
+    (["0+0"], "multiples of 4 KiB"),
+    (["0+x"], "is not a size in bytes"),
+    (["1M+2M"], "ends after the pool, which has 2 MiB"),
+    (["2:all"], "there are pools 0 to 1"),
+    (["0+8K", "0x1000+4K"], "it overlaps --coherent 0+8K"),
+    (["all", "1:0+4K"], "it overlaps --coherent all"),
+    ([f"{8 * k}K+4K" for k in range(17)], "16 ranges at most, not 17"),
 )
 def test_what_is_no_range_is_refused(texts: list[str], says: str) -> None:
     with pytest.raises(ArgumentError, match="--coherent") as raised:

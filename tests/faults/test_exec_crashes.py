@@ -20,6 +20,7 @@ from faults.programs.result import ExecSetting, RunChoice, RunResult
 from faults.programs.run import run
 from tests.faults.test_exec_every import EXAMPLES, HERE
 from tests.helpers.pool_programs import build, on_x86
+from tests.helpers.tables import with_rows
 
 POOL = "/dev/shm/crashes"
 pytestmark = on_x86
@@ -208,19 +209,16 @@ def test_more_stores_than_can_be_followed_are_unknown(litmus: Path) -> None:
     assert "more stores were under way at once than can be followed" in result.output
 
 
-@pytest.mark.parametrize(
-    ("flags", "words", "code", "says"),
-    [
-        ("--crash every", "L l:0 :: L l:0", 3, "host 0 stores nothing to a pool before the last stage"),
-        ("--crash every", "L s:0:1", 2, "needs a stage that recovers"),
-        ("--crash 1@every", "L s:0:1 :: @1 L l:0", 2, "no command runs on host 1 before the last stage"),
-        ("--crash every --seeds 3", "L s:0:1 :: L l:0", 2, "--crash every makes its own runs"),
-        ("--crash every --poison 0@1", "L s:0:1 :: L l:0", 2, "injects nothing else"),
-        ("--crash every", "true :: true", 2, "was not compiled with cxlemu cc"),
-        ("--crash 0@never", "L s:0:1 :: L l:0", 2, "is not HOST@STEP, HOST@every or every"),
-    ],
+@with_rows(
+    ("--crash every", "L l:0 :: L l:0", 3, "host 0 stores nothing to a pool before the last stage"),
+    ("--crash every", "L s:0:1", 2, "needs a stage that recovers"),
+    ("--crash 1@every", "L s:0:1 :: @1 L l:0", 2, "no command runs on host 1 before the last stage"),
+    ("--crash every --seeds 3", "L s:0:1 :: L l:0", 2, "--crash every makes its own runs"),
+    ("--crash every --poison 0@1", "L s:0:1 :: L l:0", 2, "injects nothing else"),
+    ("--crash every", "true :: true", 2, "was not compiled with cxlemu cc"),
+    ("--crash 0@never", "L s:0:1 :: L l:0", 2, "is not HOST@STEP, HOST@every or every"),
 )
-def test_what_cannot_be_searched_is_said(litmus: Path, flags: str, words: str, code: int, says: str) -> None:
+def test_what_cannot_be_searched_is_said(flags: str, words: str, code: int, says: str, litmus: Path) -> None:
     commands = words.replace("L", f"{litmus} {POOL}").split()
     result = invoke("--pool", f"{POOL}=2M", *flags.split(), "--", *commands)
     assert result.exit_code == code, result.output

@@ -10,6 +10,7 @@ from faults.programs.findings import KINDS, ProgramFinding
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult, unfired
 from faults.programs.run import run
 from tests.helpers.pool_programs import MODES, built
+from tests.helpers.tables import with_rows
 
 WORST = RunChoice(None, 0)
 
@@ -95,20 +96,17 @@ def test_a_store_in_assembly_is_found_where_nobody_saw_it(mode: str, unannounced
     assert result.unannounced == unannounced and codes(result) == [0] and kinds(result) == []
 
 
-@pytest.mark.parametrize(
-    ("broken", "flag", "said"),
-    [
-        ({"crash": (0, 99_999)}, "--crash", "never happened: it is at step 99999"),
-        ({"crash": (0, 0)}, "--crash", "never happened: it is at step 0"),
-        ({"link_down": (1, 99_999)}, "--link-down", "never happened"),
-        ({"lose": (0, 99_999)}, "--lose-card", "never happened"),
-        ({"poison": (0, 0, 99_999)}, "--poison", "never happened"),
-        ({"poison": (0, 32 << 10, 1)}, "--poison", "changed nothing: no access met it"),
-        ({"link_down": (1, 1)}, "--link-down", "changed nothing: no access met it"),
-    ],
+@with_rows(
+    ({"crash": (0, 99_999)}, "--crash", "never happened: it is at step 99999"),
+    ({"crash": (0, 0)}, "--crash", "never happened: it is at step 0"),
+    ({"link_down": (1, 99_999)}, "--link-down", "never happened"),
+    ({"lose": (0, 99_999)}, "--lose-card", "never happened"),
+    ({"poison": (0, 0, 99_999)}, "--poison", "never happened"),
+    ({"poison": (0, 32 << 10, 1)}, "--poison", "changed nothing: no access met it"),
+    ({"link_down": (1, 1)}, "--link-down", "changed nothing: no access met it"),
 )
 def test_a_fault_that_never_happened_or_that_nothing_met_is_told(
-    handed: Path, broken: dict[str, object], flag: str, said: str
+    broken: dict[str, object], flag: str, said: str, handed: Path
 ) -> None:
     result = after(handed, "H store :: @0 H value", **broken)
     assert list(result.unfired) == [flag] and said in result.unfired[flag]

@@ -20,6 +20,7 @@ from faults.mutate.mutants import mutants
 from faults.prove import prove_calls
 from faults.verdict import Verdict
 from tests.helpers.commands import cxlemu
+from tests.helpers.tables import with_rows
 
 TWO_HOSTS = CampaignCase(collective="all_gather", variant="hierarchical", ranks=4, nbytes=150, cluster=2)
 XLINK = CampaignCase(collective="all_gather", variant="hierarchical", ranks=8, nbytes=150, config="two-clusters")
@@ -163,17 +164,14 @@ def test_an_exploration_finds_what_the_pool_needs_and_the_host_does_not() -> Non
             assert explore_plan(plan, case.hosts).verdict is prove_calls([plan], hosts=case.hosts).verdict, mutant
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["explore", "gather", "-n", "3", "--cluster", "2"], "3 ranks are not on hosts of 2 each"),
-        (["explore", "gather", "-n", "4", "--variant", "hierarchical"], "needs clusters"),
-        (
-            ["faults", "sweep", "gather", "-c", "two-clusters", "--cluster", "2"],
-            "already sets each host's number of ranks",
-        ),
-        (["faults", "sweep", "gather", "-n", "3", "--cluster", "2"], "-n 3 is not a multiple of --cluster 2"),
-    ],
+@with_rows(
+    (["explore", "gather", "-n", "3", "--cluster", "2"], "3 ranks are not on hosts of 2 each"),
+    (["explore", "gather", "-n", "4", "--variant", "hierarchical"], "needs clusters"),
+    (
+        ["faults", "sweep", "gather", "-c", "two-clusters", "--cluster", "2"],
+        "already sets each host's number of ranks",
+    ),
+    (["faults", "sweep", "gather", "-n", "3", "--cluster", "2"], "-n 3 is not a multiple of --cluster 2"),
 )
 def test_clusters_that_there_are_not_are_refused(arguments: list[str], says: str) -> None:
     done = cxlemu(*arguments)

@@ -19,6 +19,7 @@ from faults.lockstep.lockstep import Lockstep
 from faults.lockstep.orders import in_random_nature, replay, round_robin
 from faults.lockstep.schedule import LockstepMove, Nature, StreamStep, from_json, to_json
 from tests.helpers.expected import expected, input_bytes
+from tests.helpers.tables import with_rows
 from tests.helpers.tiers import examples
 
 LAYOUT = Layout(2, cards=2, slots=2, slot_card_bytes=512, doorbells_per_rank=8, interleave_bytes=256)
@@ -35,23 +36,20 @@ def test_a_schedule_goes_through_json(schedule: list[LockstepMove]) -> None:
     assert from_json(json.loads(json.dumps(to_json(schedule)))) == schedule
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {},
-        "step 0 0",
-        [["step", 0]],
-        [["step", 0, 0, 0]],
-        [["step", 0, -1]],
-        [["step", 0, True]],
-        [["step", 0, 2**31]],
-        [["step", 0, 0.0]],
-        [["evikt", 0, 0, 0]],
-        [["evict", 0, 0]],
-        [[]],
-        [None],
-        [[["step"], 0, 0]],
-    ],
+@with_rows(
+    {},
+    "step 0 0",
+    [["step", 0]],
+    [["step", 0, 0, 0]],
+    [["step", 0, -1]],
+    [["step", 0, True]],
+    [["step", 0, 2**31]],
+    [["step", 0, 0.0]],
+    [["evikt", 0, 0, 0]],
+    [["evict", 0, 0]],
+    [[]],
+    [None],
+    [[["step"], 0, 0]],
 )
 def test_what_is_no_schedule_is_refused_in_one_sentence(wrong: Any) -> None:
     with pytest.raises(ArgumentError) as error:

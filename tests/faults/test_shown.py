@@ -15,6 +15,7 @@ from faults.replay.calls import token_of
 from faults.token import Token, parse
 from tests.helpers.commands import cxlemu
 from tests.helpers.own_algorithms import TO_ONE_RANK
+from tests.helpers.tables import with_rows
 
 
 def shown_token(mutant: str = "1.0.7:delete", case: MutationCase = MutationCase("all_gather", "naive", 2)) -> Token:  # noqa: B008
@@ -62,20 +63,17 @@ def test_plans_without_the_mistake_are_others_and_nothing_is_known_of_the_failur
 RING = dict(shown_token().body["ring"])
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"calls": []},
-        {"calls": [{"collective": "all_gather"}]},
-        {"ring": RING | {"slots": 0}},
-        {"ring": RING | {"slots": 4096, "slot_card_bytes": 1 << 26}},
-        {"ring": RING | {"ranks": 3}},
-        {"moves": "x"},
-        {"moves": [["jump", 1]]},
-        {"plans": "x"},
-        {"more": 1},
-        {"algorithm": "x.py:f"},
-    ],
+@with_rows(
+    {"calls": []},
+    {"calls": [{"collective": "all_gather"}]},
+    {"ring": RING | {"slots": 0}},
+    {"ring": RING | {"slots": 4096, "slot_card_bytes": 1 << 26}},
+    {"ring": RING | {"ranks": 3}},
+    {"moves": "x"},
+    {"moves": [["jump", 1]]},
+    {"plans": "x"},
+    {"more": 1},
+    {"algorithm": "x.py:f"},
 )
 def test_a_foreign_token_is_one_sentence(changes: dict[str, Any]) -> None:
     result = cxlemu("replay", changed(**changes), code=2)

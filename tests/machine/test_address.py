@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from cxlemu.errors import ArgumentError
 from cxlemu.plan.address import AddressMap, StridedRun, rank_cards
+from tests.helpers.tables import with_rows
 from tests.helpers.tiers import examples
 
 POOL_GRANULES = [2**power for power in range(8, 25)]  # 256 B .. 16 MiB
@@ -150,12 +151,9 @@ def test_local_refuses_a_buffer_that_does_not_hold_the_run(buffer: np.ndarray) -
         StridedRun(card=0, card_offset=0, local_offset=1, block_bytes=2, blocks=3, stride_bytes=3).local(buffer)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
+@with_rows(
         {"cards": 0}, {"granularity_bytes": 0}, {"granularity_bytes": 96}, {"granularity_bytes": -64},
         {"first_card": -1}, {"base": -64}, {"start": -1},
-    ],
 )  # fmt: skip
 def test_impossible_maps_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ArgumentError):

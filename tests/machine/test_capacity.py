@@ -145,16 +145,13 @@ def test_a_request_that_means_nothing_changes_nothing(tenant: str, nbytes: int) 
     assert manager.accounts() == [] and manager.free_bytes == CARD_BYTES
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"card_bytes": 100, "cards": 1, "block_bytes": 128},
-        {"card_bytes": 128, "cards": 0, "block_bytes": 64},
-        {"card_bytes": 128, "cards": 1, "block_bytes": 100},
-        {"card_bytes": 128, "cards": 1, "block_bytes": 0},
-        {"card_bytes": 128, "cards": 2, "block_bytes": 64, "memory": [np.zeros(128, np.uint8)]},
-        {"card_bytes": 128, "cards": 1, "block_bytes": 64, "memory": [np.zeros(64, np.uint8)]},
-    ],
+@with_rows(
+    {"card_bytes": 100, "cards": 1, "block_bytes": 128},
+    {"card_bytes": 128, "cards": 0, "block_bytes": 64},
+    {"card_bytes": 128, "cards": 1, "block_bytes": 100},
+    {"card_bytes": 128, "cards": 1, "block_bytes": 0},
+    {"card_bytes": 128, "cards": 2, "block_bytes": 64, "memory": [np.zeros(128, np.uint8)]},
+    {"card_bytes": 128, "cards": 1, "block_bytes": 64, "memory": [np.zeros(64, np.uint8)]},
 )
 def test_a_machine_without_a_block_to_lend_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ArgumentError):

@@ -373,15 +373,12 @@ def test_records_that_name_what_is_not_there_are_refused(wrong: Instruction) -> 
         simulated(fabric(1, 1), [[[wrong]]], groups=(DoorbellGroup(0, 1, 1),), events=1)
 
 
-@pytest.mark.parametrize(
-    "tables",
-    [
-        {"regions": (Region(0, 2, 64, 0, 0, 64),)},
-        {"regions": (Region(-1, 1, 64, 0, 0, 64),)},
-        {"regions": (Region(0, 1, 0, 0, 0, 64),)},
-        {"groups": (DoorbellGroup(0, 100, 1),)},
-        {"groups": (DoorbellGroup(0, 0, 1),)},
-    ],
+@with_rows(
+    {"regions": (Region(0, 2, 64, 0, 0, 64),)},
+    {"regions": (Region(-1, 1, 64, 0, 0, 64),)},
+    {"regions": (Region(0, 1, 0, 0, 0, 64),)},
+    {"groups": (DoorbellGroup(0, 100, 1),)},
+    {"groups": (DoorbellGroup(0, 0, 1),)},
 )
 def test_tables_that_name_what_is_not_there_are_refused(tables: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="names what is not there"):
