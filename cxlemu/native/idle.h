@@ -19,6 +19,7 @@ enum {
     LOOKS_WITHOUT_PAUSE = 32, /* a peer in step with this rank rings within these */
     SLEEP_AFTER_YIELDS = 64,
     SLEEP_NS = 20000,
+    LONGEST_SLEEP_NS = 250000, /* where others need the core: a sleep is a sixteenth of the wait until then */
     SPIN_NS = 100000 /* the last part of a rest of known length is spun */
 };
 
@@ -55,7 +56,7 @@ static inline bool idle(idling *since, int64_t idle_ns, int64_t spins, int64_t r
     if (left_ns <= 0) return false;
     if (nothing_rings) nap(least(spins ? rest_ns - SPIN_NS / 2 : rest_ns, left_ns));
     else if (since->looks <= spins + SLEEP_AFTER_YIELDS) sched_yield();
-    else nap(least(rest_ns, SLEEP_NS));
+    else nap(least(rest_ns, spins ? SLEEP_NS : least(SLEEP_NS + (idle_ns - left_ns) / 16, LONGEST_SLEEP_NS)));
     return true;
 }
 
