@@ -179,14 +179,18 @@ class FaultSearch:
             self._servers = stack.enter_context(ForkServers())
             journal = journal_of(self._path, self._setting, self._covered.fault, self._covered.is_saved)
             self._journal = stack.enter_context(journal)
+            stack.callback(self._save)
             self._files = stack.pop_all()
         self._covered.anew = self._servers.anew
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._files.close()
+
+    def _save(self) -> None:
         if self._journal and self._saved and not self._covered.failed:
             self._journal.add(self._saved)
-        self._files.close()
+        self._saved_at = time.monotonic()
 
     def places(self, all_of_them: Sequence[Place]) -> Iterator[tuple[int, Place]]:
         """Yield the places at which something may break, behind those that earlier calls have covered."""
@@ -209,9 +213,8 @@ class FaultSearch:
         self._saved |= {name: sorted(getattr(covered, name).items()) for name in _BY_HOST}
         self._saved |= {"undecided": [why for why in covered.undecided if why != self._budget()]}
         self._saved |= {"place": place, "losses": losses}
-        if self._journal and time.monotonic() - self._saved_at > SAVED_EACH_S:
-            self._journal.add(self._saved)
-            self._saved_at = time.monotonic()
+        if time.monotonic() - self._saved_at > SAVED_EACH_S:
+            self._save()
 
     def _resume(self, record: Mapping[str, Any]) -> None:
         covered = self._covered
