@@ -46,6 +46,11 @@ def test_where_caches_are_coherent_only_interleavings_differ(litmus: Path) -> No
     assert outcomes(litmus, words, evictions=1) == {"00", "01", "10"}
 
 
+def test_a_host_that_sleeps_between_looks_wakes(litmus: Path) -> None:
+    found, _ = verdicts(setting(litmus, "s:0:1 f:0 x v:64:1 : v:0:1 s:64:1 f:64 x l:64"), evictions=0)
+    assert {(saw, ending) for saw, ending, *_ in found} == {("1", RunEnding.ENDED)}
+
+
 def test_lines_that_one_fence_lands_arrive_each_by_itself(litmus: Path) -> None:
     assert outcomes(litmus, "s:0:1 s:64:1 f:0 f:64 x : i:64 l:64", evictions=0) == {"0", "1"}
 

@@ -35,7 +35,9 @@ def test_a_right_program_is_quiet(its: Path, way: str) -> None:
         result = run_way(its, way, choice)
         assert {(one.code, one.output) for one in result.exits if "sendfile" not in one.output} == {(0, "")}, choice
         assert result.ending is RunEnding.ENDED and result.findings == [], choice
-        assert way not in ("ending", "cancel", "c11", "signals") or result.notes == []  # the schedule knows where threads wait
+        assert (
+            way not in ("ending", "cancel", "c11", "signals") or result.notes == []
+        )  # the schedule knows where threads wait
         assert result.unannounced == 0 or way == "seam", choice  # an instruction may store to both mappings
 
 

@@ -97,6 +97,9 @@ static int step(int number) {
         do drop(word), drop(word + WORDS);
         while (*word < value && word[WORDS] < value && goes_on(number));
         break;
+    case 'v': /* asleep between two looks */
+        for (drop(word); *word < value && goes_on(number); drop(word)) usleep(1);
+        break;
     case 'r': atomic_store_explicit(&recorded[at % EVENTS], 1, memory_order_release); break;
     case 'a':
         while (!atomic_load_explicit(&recorded[at % EVENTS], memory_order_acquire)) sched_yield();

@@ -347,6 +347,7 @@ static void condition_write(void) {
     pthread_t thread;
     pthread_create(&thread, NULL, adds, text);
     pthread_mutex_lock(&lock);
+    (void)*count; /* behind an odd number of steps, turns that end in the loop end with the lock held */
     while (*count < THREADS) pthread_cond_wait(&met, &lock);
     pthread_mutex_unlock(&lock);
     pthread_join(thread, NULL);
