@@ -8,7 +8,7 @@
 /* Return the array with room for at least `needed` items; it may move. */
 void *pass_room_for(pass *p, void *array, int *room, int needed, size_t each) {
     if (needed <= *room) return array;
-    const int more = needed < 4 ? 4 : needed + needed / 2;
+    const int more = needed + needed / 2;
     void *moved = realloc(array, (size_t)more * each);
     if (!moved) longjmp(p->stop, NO_MEMORY);
     *room = more;
@@ -85,7 +85,7 @@ static void know_of(pass *p, knowledge *k, event e) {
 
 static void add_share(pass *p, knowledge *k, uint32_t c, share *theirs) {
     const uint32_t *mine = k->of[c]->at;
-    bool more = false, less = false;
+    uint32_t more = 0, less = 0; /* not bool, with which the compiler compares one step at a time */
     if (k->of[c] == theirs) return;
     for (int s = 0; s < SHARE; s++) more |= theirs->at[s] > mine[s], less |= theirs->at[s] < mine[s];
     if (!more) return;
