@@ -6,17 +6,14 @@ is fitted stays. Each reproduction says on which sizes, and with how many runs o
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from typing import NamedTuple
 
-from cxlemu.signals import stops_exit
 from cxlemu.topology import Accelerator, Topology
 from cxlemu.topology.document import Key
 from cxlemu.topology.intervals import SAMPLES, Uncertain, changed, uncertain, value_at, variations
-from faults.campaign.executors import Workers, cores, lost_are_told
+from studies.cores import on_all_cores
 from studies.published import cccl, flux, scalepool, serving
 from studies.published.flux_clusters import Clusters
 from studies.published.variation import AS_ASSUMED, FACTORS, assumed, predictions, times
@@ -55,29 +52,13 @@ class Ranged(NamedTuple):
 @contextmanager
 def computed(parts: Sequence[Ranged]) -> Iterator[Iterator[dict[str, float]]]:
     """Provide the answers of all parts, in order, which workers compute, one on each core."""
-    jobs = cores() if threading.active_count() == 1 else 1  # threads do not survive a fork
-    if jobs < 2:
-        yield chain.from_iterable(part.answers() for part in parts)
-        return
-    _parts[:] = parts
-    with stops_exit(), lost_are_told():
-        workers = Workers(jobs, copied=True)
-        try:
-            answers = [
-                workers.submit(_answer, number, run)
-                for number, part in enumerate(parts)
-                for run in variations(part.figures, part.samples)
-            ]
-            yield (answer.result() for answer in answers)
-        finally:
-            workers.end()
+    runs = [(part, run) for part in range(len(parts)) for run in variations(parts[part].figures, parts[part].samples)]
 
+    def answer(case: tuple[int, Run]) -> dict[str, float]:
+        return parts[case[0]].ours(case[1])
 
-_parts: list[Ranged] = []  # those of the workers, which are copies of this process
-
-
-def _answer(number: int, run: Run) -> dict[str, float]:
-    return _parts[number].ours(run)
+    with on_all_cores(answer) as each:
+        yield each(runs)
 
 
 def of_validation() -> list[Ranged]:

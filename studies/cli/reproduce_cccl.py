@@ -33,7 +33,8 @@ from studies.ranged import of_cccl
 def run(_ctx: click.Context, asked: CcclFlags) -> None:
     report = ReproductionReport(asked, PICTURES)
     work = Reproduction()
-    rows = list(report.finished(work.each_row(), "comparing figures"))
+    with work.nccl.on_all_cores():
+        rows = list(report.finished(work.each_row(), "comparing figures"))
     if report.interrupted:
         report.end("cccl", rows)
     report.header(_header(work))

@@ -88,10 +88,10 @@ class Reproduction:
     ) -> list[float]:
         """Return NCCL's time divided by ours, for each size; ``chunks=0`` takes the fastest number of chunks."""
         cost_ns = self.slice_ns if slice_ns is None else slice_ns
+        nccl_us = self.nccl.times_us(collective, self.sizes, RANKS, cost_ns)
         return [
-            self.nccl.time_us(collective, size, RANKS, cost_ns)
-            / self.ours.time(collective, size, variant=variant, chunks=chunks).us
-            for size in self.sizes
+            us / self.ours.time(collective, size, variant=variant, chunks=chunks).us
+            for size, us in zip(self.sizes, nccl_us, strict=True)
         ]
 
     def on(self, ours: Topology, grown: Topology, baseline: Topology, sizes: Sequence[int]) -> Reproduction:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TypeAlias
 
 from collectives.algorithms import catalog
@@ -14,7 +17,9 @@ from cxlemu.cost import CostModel
 from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.plan import Call, Layout, Plan
 from cxlemu.topology import Topology
+from studies.cores import on_all_cores
 
+Key: TypeAlias = tuple[str, int, int, int]  # collective, bytes, ranks and what a slice costs
 NcclPlans: TypeAlias = dict[tuple[str, str, Layout, Call], Plan]
 
 
@@ -30,7 +35,8 @@ class Nccl:
     def __init__(self, topology: Topology, plans: NcclPlans | None = None) -> None:
         self.topology = topology
         self._plans: NcclPlans = {} if plans is None else plans
-        self._times: dict[tuple[str, int, int, int], float] = {}
+        self._times: dict[Key, float] = {}
+        self._each: Callable[[Iterable[Key]], Iterator[float]] = partial(map, self._simulated)
         self._costing: dict[int, Topology] = {}
 
     @property
@@ -61,13 +67,29 @@ class Nccl:
 
     def time_us(self, collective: str, size_bytes: int, ranks: int, slice_ns: int) -> float:
         """Return the time of one call in us, simulated once; ``slice_ns`` replaces the file's cost of a slice."""
-        key = collective, size_bytes, ranks, slice_ns
-        if key not in self._times:
-            taken, plan = self.taken(collective, size_bytes, ranks, slice_ns)
-            model = CostModel.of(taken.topology, ranks)
-            cards = model.cards_of(taken.topology.pool_space)
-            self._times[key] = simulate(model, [VirtualCall(plan, cards=cards)]).time_ns / 1e3
-        return self._times[key]
+        return self.times_us(collective, (size_bytes,), ranks, slice_ns)[0]
+
+    def times_us(self, collective: str, sizes: Sequence[int], ranks: int, slice_ns: int) -> list[float]:
+        """Return the same for each of some sizes."""
+        keys = [(collective, size_bytes, ranks, slice_ns) for size_bytes in sizes]
+        new = [key for key in keys if key not in self._times]
+        self._times.update(zip(new, self._each(new), strict=True))
+        return [self._times[key] for key in keys]
+
+    @contextmanager
+    def on_all_cores(self) -> Iterator[None]:
+        """Simulate sizes that are asked for together side by side."""
+        alone = self._each
+        with on_all_cores(self._simulated) as self._each:
+            yield
+        self._each = alone
+
+    def _simulated(self, key: Key) -> float:
+        collective, size_bytes, ranks, slice_ns = key
+        taken, plan = self.taken(collective, size_bytes, ranks, slice_ns)
+        model = CostModel.of(taken.topology, ranks)
+        cards = model.cards_of(taken.topology.pool_space)
+        return simulate(model, [VirtualCall(plan, cards=cards)]).time_ns / 1e3
 
     def taken(
         self, collective: str, size_bytes: int, ranks: int, slice_ns: int | None = None

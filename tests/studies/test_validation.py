@@ -13,7 +13,7 @@ from cxlemu.plan import Op
 from cxlemu.topology import Topology
 from cxlemu.topology.document import Key
 from cxlemu.topology.intervals import Uncertain
-from studies import ranged
+from studies import cores, ranged
 from studies.cli import reproduce_validation
 from studies.ranged import Ranged
 from studies.validation.measured import (
@@ -189,10 +189,10 @@ def test_workers_compute_what_one_process_computes_in_order(monkeypatch: pytest.
         return Ranged(figures, ours, 5)
 
     parts = [answers_of(1.0), answers_of(10.0)]
-    monkeypatch.setattr(ranged, "cores", lambda: 1)
+    monkeypatch.setattr(cores, "cores", lambda: 1)
     with ranged.computed(parts) as alone:
         expected = [answer["figure"] for answer in alone]
-    monkeypatch.setattr(ranged, "cores", lambda: 2)
+    monkeypatch.setattr(cores, "cores", lambda: 2)
     monkeypatch.setattr(threading, "active_count", lambda: 1)
     with ranged.computed(parts) as together:
         answers = list(together)
