@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.text import Text
+
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.interruption import Interruption
 from cxlemu.cli.output import write_json
@@ -19,6 +21,7 @@ from faults.mutate.cases import MutationCase
 from faults.mutate.operators import FAR, OPERATORS
 from faults.mutate.sweep import MutationRow, equivalent, killed, survived
 from faults.mutate.trial import SURVIVAL, Fate, MutantJudgement, Trial
+from faults.prove import Proof
 from faults.replay.calls import token_of
 from faults.token import Token
 from faults.verdict import Verdict
@@ -162,7 +165,14 @@ def _token(case: MutationCase, judgement: MutantJudgement) -> Token:
     return token_of(plans, judgement.shown, mutated=trial.plan, mutant=str(mutant), algorithm=own)
 
 
-def print_one(case: MutationCase, judgement: MutantJudgement) -> None:
+def print_unmutated(case: MutationCase, proof: Proof, json_file: Path | None) -> None:
+    """Print why nothing is mutated: the plan is not right as it is."""
+    console().print(Text(f"{case}: {proof.verdict.value} before anything is mutated: {proof.reason}"))
+    found = {"name": str(case), "verdict": proof.verdict.value, "reason": proof.reason}
+    write_json(json_file, {"cxlemu": __version__, "complete": False, "unmutated": found, "rows": []})
+
+
+def print_one(case: MutationCase, judgement: MutantJudgement, json_file: Path | None) -> None:
     out = console()
     lines = [f"{case}: {judgement.mutant} {judgement.instruction}: {judgement.fate.value}"]
     lines += [judgement.reason] if judgement.reason else []
@@ -173,3 +183,4 @@ def print_one(case: MutationCase, judgement: MutantJudgement) -> None:
         lines += [f"schedule: {json.dumps(to_json(judgement.shown.schedule), separators=(',', ':'))}"]
     for line in lines:
         out.print(line, markup=False)
+    write_json(json_file, {"cxlemu": __version__, "complete": True, "name": str(case), **_judgement(judgement)})

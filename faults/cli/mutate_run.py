@@ -18,7 +18,7 @@ from cxlemu.units import counted
 from faults.campaign.executors import Workers
 from faults.choices import MUTATED_RANKS_MAX
 from faults.cli.mutate import MutateFlags
-from faults.cli.mutate_report import MutateReport, print_one
+from faults.cli.mutate_report import MutateReport, print_one, print_unmutated
 from faults.left_out import NOTHING, NotDone, left_out, of_plans, without_clusters
 from faults.mutate.cases import OPERATORS, MutationCase, can_check, cases, own_cases, variants
 from faults.mutate.mutants import Mutant
@@ -54,7 +54,7 @@ def run(ctx: click.Context, asked: MutateFlags) -> None:
         raise ArgumentError(f"there is no case {asked.case_name!r} among those chosen: --json names them all")
     for case in chosen if named.source is not None else ():
         if (proof := Trial(case).unmutated()).verdict is not Verdict.OK:
-            click.echo(f"{case}: {proof.verdict.value} before anything is mutated: {proof.reason}")
+            print_unmutated(case, proof, asked.json_file)
             ctx.exit(proof.verdict.exit_code)
     if asked.mutant is not None:
         if len(chosen) > 1:
@@ -63,7 +63,7 @@ def run(ctx: click.Context, asked: MutateFlags) -> None:
                 f"--case {str(chosen[0])!r}; --json lists all"
             )
         judgement = Trial(chosen[0]).judge(Mutant.parse(asked.mutant))
-        print_one(chosen[0], judgement)
+        print_one(chosen[0], judgement, asked.json_file)
         ctx.exit(judgement.fate.verdict.exit_code)
     interruption = Interruption()
     with MutateReport(chosen, asked.json_file, interruption, left) as report, interruption:

@@ -560,7 +560,8 @@ def test_help_names_every_operator() -> None:
 
 def test_the_command_shows_one_mutant_with_a_schedule_that_replays() -> None:
     arguments = ["mutate", "all_gather", "--case", str(NAIVE), "--mutant", "0.0.3:delete"]
-    result = cxlemu(*arguments, code=0)
+    result, told = with_json(*arguments, code=0)
+    assert (told["mutant"], told["fate"], bool(told["schedule"])) == ("0.0.3:delete", "confirmed", True)
     assert "0.0.3:delete FLUSH: confirmed" in result.output and "did not flush" in result.output
     [line] = [line for line in result.output.splitlines() if line.startswith("schedule: ")]
     plan = plan_of(NAIVE)

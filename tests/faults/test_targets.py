@@ -141,8 +141,9 @@ def test_every_tool_takes_an_algorithm_and_infers_its_collective(tmp_path: Path)
 
 
 def test_a_plan_that_is_wrong_is_not_mutated(written: Path) -> None:
-    done = cxlemu("mutate", "--algorithm", f"{written}:late", code=1)
+    done, told = commands.with_json("mutate", "--algorithm", f"{written}:late", code=1)
     assert "broadcast late 2 ranks: violation before anything is mutated: rank 0 overwrites" in done.output
+    assert told["unmutated"]["verdict"] == "violation" and told["rows"] == [] and not told["complete"]
 
 
 # --- rules come first
