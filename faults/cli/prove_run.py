@@ -127,6 +127,7 @@ def run(ctx: click.Context, asked: ProveFlags) -> None:
         (world_layout(topology, count, region_bytes=asked.region_bytes or REGION_BYTES), case, recipe)
         for count in ranks
         for case in _each(sweep, named, asked.variant, count)
+        for case in [case if asked.in_place is None else replace(case, in_place=asked.in_place)]
         for recipe in [catalog.recipe(case.call.collective, case.call.algorithm)]
     ]
     if named and not plans:

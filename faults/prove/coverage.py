@@ -123,7 +123,7 @@ class Coverage:
             words += self.unmet
             if self.in_place == (False,):
                 words.append("in place")
-            elif self.in_place == (True,) and any(_has_two_buffers(name) for name in self.collectives):
+            elif self.in_place == (True,):
                 words.append("out of place")
         if not any(variant.endswith(CHECKED) for variant in self.variants):
             words.append("plans with checksums")
@@ -148,10 +148,6 @@ def _unmet(pairs: Collection[tuple[str, str]]) -> Iterator[str]:
     for dtype in _unique(dtype for dtype, _ in sorted(pairs)):
         if left := [redop for redop in REDOPS if redop in ops and folds(dtype, redop) and (dtype, redop) not in pairs]:
             yield f"{dtype} with {', '.join(left)}"
-
-
-def _has_two_buffers(collective: str) -> bool:
-    return collective in COLLECTIVES and not COLLECTIVES[collective].one_buffer
 
 
 def _rooted(call: Call) -> bool:

@@ -183,7 +183,7 @@ class Matrix:
             return (False,)
         if self.in_place is not None:
             return (self.in_place,)
-        return (True,) if contract.one_buffer else (False, True)
+        return False, True
 
     def _questions(self, ranks: int) -> Iterator[Question]:
         collective = self.recipe.collective

@@ -125,8 +125,18 @@ def test_flags_narrow_it_or_widen_it(flags: tuple[str, ...], calls: int, words: 
 
 def test_a_narrowed_root_is_the_only_one() -> None:
     result, document = with_json("prove", "--algorithm", own("root_zero"), "-r", "0", "-n", "2,3", "-b", "64", code=0)
-    assert "root 0; in place" in last_line(result) and "other roots" in last_line(result)
+    assert "root 0; out of place and in place" in last_line(result) and "other roots" in last_line(result)
     assert {tuple(row["roots"]) for row in document["rows"]} == {(0,)}
+
+
+def test_a_broadcast_is_tried_out_of_place_and_what_is_not_tried_is_said() -> None:
+    asked = "--algorithm", own("in_place_alone"), "-r", "0", "-n", "2", "-b", "64"
+    result = prove(*asked, code=1)
+    assert "out of place" in result.output and "bytes 0..63 of rank 0's output are never written" in result.output
+    assert "out of place; plans with" in last_line(prove(*asked, "--in-place", code=0)).partition("not covered: ")[2]
+    shipped = "broadcast", "-n", "2", "--variant", "naive"
+    assert "out of place; plans with" in last_line(prove(*shipped, code=0)).partition("not covered: ")[2]
+    assert "f32; every root; out of place; " in last_line(prove(*shipped, "--out-of-place", code=0))
 
 
 # --- mistakes -----------------------------------------------------------------------------------------------------
@@ -171,8 +181,8 @@ def _shown_again(result: Result, sentence: str) -> None:
 
 def test_a_root_other_than_zero_is_named() -> None:
     result = prove("--algorithm", own("root_zero"), "-n", "2,3", code=1)
-    assert "violation (plan): 2 ranks, 1 element of f64 (blocks of 8 B), root 1, in place" in result.output
-    assert " -r 1 --in-place" in result.output
+    assert "violation (plan): 2 ranks, 1 element of f64 (blocks of 8 B), root 1, out of place" in result.output
+    assert " -r 1 --out-of-place" in result.output
     _shown_again(result, "which has 0 (rule buffer")
 
 
@@ -299,7 +309,7 @@ def test_an_algorithm_that_takes_equal_shares_alone_is_proved_in_many_rounds() -
 
 def test_roots_that_are_declined_are_said() -> None:
     result = prove("--algorithm", own("declines_roots"), "-n", "2,3", "-d", "f16", code=0)
-    assert "root 0; in place" in last_line(result) and "other roots" in last_line(result)
+    assert "root 0; out of place and in place" in last_line(result) and "other roots" in last_line(result)
     assert "declined: roots 1, 2 (broadcast declines_roots 0 B" in last_line(result)
 
 
