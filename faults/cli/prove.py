@@ -63,7 +63,8 @@ class ProveFlags(Flags):
     in_place: bool | None = flag(
         "--in-place/--out-of-place",
         default=None,
-        help="Make the smaller buffer part of the larger one, as in NCCL.  [default: no, but broadcast; with --algorithm both]",
+        help="Make the smaller buffer part of the larger one, as in NCCL.  [default: only of a broadcast; with "
+        "--algorithm both]",
     )
     integrity: str | None = choice("--integrity", of=INTEGRITIES, help="Prove plans whose doorbells carry checksums.")
     config: str = concept("config", default=DEFAULT_TOPOLOGY)

@@ -4,6 +4,7 @@ A collective takes no longer than those that it can be made of, one after the ot
 fewer bytes; and none is faster than its lower bound, of which its launch and starts are a part.
 """
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -93,6 +94,17 @@ def test_the_slowest_host_that_must_move_bytes_bounds_a_call(collective: str, sl
             assert bound.ns >= blocks * nbytes / 2
     plan, _ = planned(machine, Case(call, in_place=False))
     assert simulate(model_of(machine, 3), [VirtualCall(plan)]).time_ns >= bound.started_ns
+
+
+def test_a_slow_host_may_read_less_than_others_and_what_lies_in_the_pool_has_no_bound() -> None:
+    machine, nbytes = one_slow_host(2), (16 << 20) // 3 // 64 * 64
+    call = Call("all_reduce", "rabenseifner", 3, nbytes, "f32", "sum")
+    plan, _ = planned(machine, Case(call, in_place=False))
+    bound = lower_bound(machine, plan.call, machine.pool_space)
+    assert bound is not None and nbytes / 2 <= bound.ns
+    assert bound.started_ns <= simulate(model_of(machine, 3), [VirtualCall(plan)]).time_ns < 2 * (2 / 3) * nbytes / 2
+    plan, _ = planned(machine, Case(replace(call, algorithm="zero_copy"), in_place=False))
+    assert lower_bound(machine, plan.call, machine.pool_space) is None
 
 
 @pytest.mark.parametrize("collective", MOVES)

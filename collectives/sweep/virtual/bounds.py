@@ -5,29 +5,33 @@ through the cards:
 
     collective      a rank writes   a rank reads     all write    all read
     all_gather      m               (N - 1) m        N m          N (N - 1) m
-    all_reduce      m               2 (N - 1) m / N  N m          2 (N - 1) m
+    all_reduce      m               m                N m          2 (N - 1) m
     all_to_all      (N - 1) m       (N - 1) m        N (N - 1) m  N (N - 1) m
     broadcast       m               m                m            (N - 1) m
     gather          m               (N - 1) m        (N - 1) m    (N - 1) m
     reduce          m               m                (N - 1) m    (N - 1) m
-    reduce_scatter  (N - 1) m       (N - 1) m        N (N - 1) m  N (N - 1) m
+    reduce_scatter  (N - 1) m       m                N (N - 1) m  N (N - 1) m
     scatter         (N - 1) m       m                (N - 1) m    (N - 1) m
 
 The busiest rank counts, and the slowest host that writes or reads. A card's port is full duplex, and its memory carries
 reads and writes together. Starting copies, doorbells and latencies are left out, and so is what is waited for: a plan
-of small blocks is far above its bound. all_reduce is that of direct reads in two shots, which reads least.
+of small blocks is far above its bound. In all_reduce and reduce_scatter, ranks on fast links may read for slow ones, so
+all reads together count as well, on all links at once.
 
 A second bound adds what every plan spends beside its bytes: the call's launch and the first copy's start, and from a
 write to its read, in which no rank's link moves any of these bytes, a doorbell, the read's start and its latency. Where
 the cards bound a call, they may move other bytes meanwhile.
 """
 
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from math import inf
 from typing import NamedTuple
 
 from cxlemu.plan import Call
 from cxlemu.topology import Space, Topology
+from cxlemu.topology.endpoints import members
+from cxlemu.topology.fields import Link
 
 
 class BlocksMoved(NamedTuple):
@@ -37,6 +41,7 @@ class BlocksMoved(NamedTuple):
     all_read: Callable[[int], float]
     writers: str = "all"  # which ranks write so much: all, the root, or the others
     readers: str = "all"
+    apart: bool = True  # no rank can read less because another one reads more
 
 
 def _one(ranks: int) -> float:
@@ -54,12 +59,12 @@ def _in_pairs(ranks: int) -> float:
 _IN_PAIRS = BlocksMoved(_others, _others, _in_pairs, _in_pairs)
 MOVES = {
     "all_gather": BlocksMoved(_one, _others, float, _in_pairs),
-    "all_reduce": BlocksMoved(_one, lambda ranks: 2 * (ranks - 1) / ranks, float, lambda ranks: 2.0 * (ranks - 1)),
+    "all_reduce": BlocksMoved(_one, _one, float, lambda ranks: 2.0 * (ranks - 1), apart=False),
     "all_to_all": _IN_PAIRS,
     "broadcast": BlocksMoved(_one, _one, _one, _others, "root", "others"),
     "gather": BlocksMoved(_one, _others, _others, _others, "others", "root"),
     "reduce": BlocksMoved(_one, _one, _others, _others, "others", "root"),
-    "reduce_scatter": _IN_PAIRS,
+    "reduce_scatter": _IN_PAIRS._replace(read=_one, apart=False),
     "scatter": BlocksMoved(_others, _one, _others, _others, "root", "others"),
 }
 
@@ -71,49 +76,57 @@ class LowerBound(NamedTuple):
 
 
 def lower_bound(topology: Topology, call: Call, space: Space) -> LowerBound | None:
-    """Compute the least times of a call through a space's cards; None where no bytes move or there are clusters."""
+    """Compute the least times of a call through a space's cards; None where no bytes move, there are clusters, or
+    arrays lie in the pool: what is written or read there depends on the variant."""
     moves = MOVES.get(call.collective)
-    if moves is None or not call.nbytes or call.ranks < 2 or call.cluster > 1 or space.owned:
+    if moves is None or not call.nbytes or call.ranks < 2 or call.cluster > 1 or space.owned or call.heap is not None:
         return None
     cards, costs = topology.cards_of(space), space.costs or topology.costs
     one_way, totals = (topology.carried_gbytes_per_s(cards, both_ways=both) for both in (False, True))
-    links = _slowest_links(topology, call, cards[-1])
-    writes, reads = (
-        min((rate for rate in (links[who], engine) if rate is not None), default=totals)
-        for who, engine in ((moves.writers, costs.to_pool_gbytes_per_s), (moves.readers, costs.from_pool_gbytes_per_s))
-    )
+    writers, readers = (_movers(topology, call, who) for who in (moves.writers, moves.readers))
+    writes, _ = _rates(topology, writers, cards, costs.to_pool_gbytes_per_s or totals)
+    reads, all_reads = _rates(topology, readers, cards, costs.from_pool_gbytes_per_s or totals)
     ns, by = max(
         (call.nbytes * moves.written(call.ranks) / writes, "writes"),
         (call.nbytes * moves.read(call.ranks) / reads, "reads"),
+        (0.0 if moves.apart else call.nbytes * moves.all_read(call.ranks) / all_reads, "reads"),
         (call.nbytes * max(moves.all_written(call.ranks), moves.all_read(call.ranks)) / one_way, "cards"),
         (call.nbytes * (moves.all_written(call.ranks) + moves.all_read(call.ranks)) / totals, "cards"),
     )
     launched_ns = (costs.call_ns or 0) + (costs.copy_ns or 0)
     between_ns = (costs.doorbell_ring_ns or 0) + costs.observed_ns + (costs.copy_ns or 0)
-    between_ns += min(topology.load_latency_ns(host, cards[-1]) for host in set(topology.place(call.ranks)))
+    between_ns += min(
+        topology.load_latency_ns(host, card) for host in set(topology.place(call.ranks)) for card in cards
+    )
     return LowerBound(ns, by, ns + launched_ns + (0 if by == "cards" else between_ns))
 
 
-def _slowest_links(topology: Topology, call: Call, card: int) -> dict[str, float | None]:
-    """Find the slowest link on the ways to a card, in GB/s: of all ranks, of the root and of the others; None: no link.
-
-    Where all ranks move as much, those of one host share its link, the first one on the route.
-    """
+def _movers(topology: Topology, call: Call, who: str) -> Counter[int]:
+    """Count on each host the ranks whose bytes share its link: all, or one, where ranks but the root move the same."""
     places = topology.place(call.ranks)
-    routes, which = topology.fabric().table(range(topology.host_count), [card])
-    rates = [[link.payload_gbytes_per_s for link in route.links] for route in routes] + [[]]  # at -1: of no route
+    if who == "all":
+        return Counter(places)
+    return Counter({host for rank, host in enumerate(places) if (rank == call.root) == (who == "root")})
 
-    def slowest(hosts: Counter[int], shared: bool) -> float | None:
-        carried = (
-            rate / (ranks if shared and hop == 0 else 1)
-            for host, ranks in hosts.items()
-            for hop, rate in enumerate(rates[which[host, 0]])
-        )
-        return min(carried, default=None)
 
-    others = Counter(host for rank, host in enumerate(places) if rank != call.root)
-    return {
-        "all": slowest(Counter(places), True),
-        "root": slowest(Counter([places[call.root]]), False),
-        "others": slowest(others, False),
-    }
+def _rates(topology: Topology, movers: Counter[int], cards: Sequence[int], engine: float) -> tuple[float, float]:
+    """Find the rate of the slowest rank and that of all, in GB/s; ``engine``: of a rank's copies."""
+    routes, which = topology.fabric().table(range(topology.host_count), cards)
+
+    def links(host: int, ranks: int) -> float:
+        """At most what the host's own links carry, and at most what lies behind each on the ways to all cards."""
+        behind: defaultdict[tuple[Link, int], float] = defaultdict(float)
+        for card, number in enumerate(which[host].tolist()):
+            if number >= 0 and (route := routes[number].links):
+                rest = min((link.payload_gbytes_per_s for link in route[1:]), default=inf)
+                behind[route[0], -1 if route[1:] else card] += rest  # each host has a link to each card of its own
+        own = {link: ranks if any(_is_of_ranks(end) for end in link.ends) else 1 for link, _ in behind}
+        return sum(min(link.payload_gbytes_per_s * own[link], rest) for (link, _), rest in behind.items()) or inf
+
+    rates = {host: min(links(host, ranks), ranks * engine) for host, ranks in movers.items()}
+    return min(rate / movers[host] for host, rate in rates.items()), sum(rates.values())
+
+
+def _is_of_ranks(end: str) -> bool:
+    some = members(end)
+    return some is not None and some.kind == "rank"
