@@ -1,5 +1,6 @@
 """In which figures topologies differ: what stands behind different answers on them."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,12 +12,19 @@ from cxlemu.topology.provenance import figures
 
 
 def against(topology: Topology | None, names: Sequence[str]) -> list[Topology]:
-    """Load the topologies of ``--against``. Raises ArgumentError for the one that is compared with them."""
+    """Load the topologies of ``--against``. Those of one name are called as their files are.
+
+    Raises ArgumentError for the one that is compared with them.
+    """
     topologies = [Topology.load(name) for name in names]
     for name, other in zip(names, topologies, strict=True):
         if other == topology:
             raise ArgumentError(f"--against {name} is the topology that is simulated: name another, or leave it out")
-    return topologies
+    called = Counter(each.name for each in (*topologies, *([topology] if topology else [])))
+    return [
+        each.model_copy(update={"name": name}) if called[each.name] > 1 else each
+        for name, each in zip(names, topologies, strict=True)
+    ]
 
 
 def differences(topologies: Sequence[Topology]) -> list[str]:

@@ -10,6 +10,8 @@ taken as it stands. Every answer is computed
   and every part is met once. Half of the parts lie below the figure's value. Which one moves the answer most, jointly,
   is the one whose rank correlates best with the answer's.
 
+A figure that several topologies take from one entry, or state alike, has the same value in all of them in every run.
+
 Its interval reaches from the least to the largest of all these. The same figures give the same interval everywhere.
 """
 
@@ -41,6 +43,11 @@ class Uncertain(NamedTuple):
     low: float
     value: float  # as the file has it
     high: float
+    twins: tuple[Key, ...] = ()  # where else it stands: other topologies have the same figure
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        return (self.key, *self.twins)
 
     def at(self, share: float) -> float:
         """Return the figure at a share of its range, from 0 to 1; at 0.5 it has its value."""
@@ -77,12 +84,24 @@ class Interval(NamedTuple):
 
 
 def uncertain(described: Any) -> list[Uncertain]:
-    """List the figures of a topology or an accelerator, or of several in a tuple, that have a range."""
+    """List the figures of a topology or an accelerator, or of several in a tuple, that have a range.
+
+    Figures of several are one where name, value and range are the same, and what they are taken from.
+    """
     if isinstance(described, tuple):
-        several = ((index, part, figure) for index, part in enumerate(described) for figure in uncertain(part))
+        alike: dict[object, tuple[Uncertain, list[int], list[Key]]] = {}
+        for index, part in enumerate(described):
+            for figure in uncertain(part):
+                its = alike.setdefault((figure[1:], _origin(part, figure.key)), (figure, [], []))
+                its[1].append(index)
+                its[2].append((index, *figure.key))
         return [
-            figure._replace(key=(index, *figure.key), name=f"{part.name}: {figure.name}")
-            for index, part, figure in several
+            figure._replace(
+                key=keys[0],
+                name=f"{' and '.join(described[index].name for index in indices)}: {figure.name}",
+                twins=tuple(keys[1:]),
+            )
+            for figure, indices, keys in alike.values()
         ]
     found = []
     provenance: Provenances = described.provenance
@@ -120,11 +139,15 @@ def changed(described: Described, figures: Mapping[Key, float]) -> Described:
 
 def variations(figures: Sequence[Uncertain], samples: int = SAMPLES) -> list[dict[Key, float]]:
     """Return what to change in each run: nothing, then each figure alone at its ends, then all of them at once."""
-    alone = [{figure.key: end} for figure in figures for end in (figure.low, figure.high)]
+    alone = [dict.fromkeys(figure.keys, end) for figure in figures for end in (figure.low, figure.high)]
     draw = random.Random(SEED)
     strata = [sorted(range(samples), key=lambda _: draw.random()) for _ in figures]
     joint = [
-        {figure.key: figure.at((parts[number] + 0.5) / samples) for figure, parts in zip(figures, strata, strict=True)}
+        {
+            key: figure.at((parts[number] + 0.5) / samples)
+            for figure, parts in zip(figures, strata, strict=True)
+            for key in figure.keys
+        }
         for number in range(samples if figures else 0)
     ]
     return [{}, *alone, *joint]
@@ -158,6 +181,12 @@ def _correlation(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
         return 0.0
     ranks = np.array([np.unique(answers, return_inverse=True)[1] for answers in (one, other)], float)
     return float(np.corrcoef(ranks)[0, 1])
+
+
+def _origin(described: Any, key: Key) -> object:
+    """What says how a figure came about."""
+    single = (key[0], *key[2:]) if key[:2] == ("cards", 0) else key  # one group, written without the list around it
+    return described.provenance.get(key) or described.provenance.get(single)
 
 
 def value_at(node: Any, key: Key) -> Any:

@@ -22,7 +22,7 @@ from cxlemu.topology.document import Document, Key, shown
 KINDS = ("source", "fitted", "assumed")
 TEXT_MAX = 300
 RANGE_MAX = 10**9
-_UNITS = ("_ns", "_gbytes_per_s", "_bytes", "_usd", "_watts")
+_UNITS = ("_ns", "gbytes_per_s", "_bytes", "_usd", "_watts")
 _COUNTS = ("count", "ranks_per_host")
 
 

@@ -30,10 +30,10 @@ def test_a_range_is_what_the_file_states_else_follows_from_what_is_assumed(tmp_p
     topology = Topology.load(ranged(tmp_path, ", range: [2000, 10000]"))
     found = {its.name: its for its in uncertain(topology)}
     assert found["costs.copy_ns"] == COPY
-    assert found["costs.call_ns"][2:] == (10000, 20000, 40000)
-    assert found["costs.local_copy_gbytes_per_s"][2:] == (750, 1000, 1250)
+    assert found["costs.call_ns"][2:5] == (10000, 20000, 40000)
+    assert found["costs.local_copy_gbytes_per_s"][2:5] == (750, 1000, 1250)
     assert "costs.fence_ns" not in found  # 0, without a range
-    assert found["links.host-x16.latency_ns"].value == 20 and found["cards.0.latency_ns"][2:] == (100, 378, 470)
+    assert found["links.host-x16.latency_ns"].value == 20 and found["cards.0.latency_ns"][2:5] == (100, 378, 470)
     assert "hosts.memory.latency_ns" not in found  # of a source
     assert {name for name in found if name.endswith(("_bytes", "_usd", "_watts"))} == {
         "links.host-x16.flit_bytes",
@@ -41,12 +41,12 @@ def test_a_range_is_what_the_file_states_else_follows_from_what_is_assumed(tmp_p
     }  # whose file states a range
     assert topology.document()["costs"]["copy_ns"]["range"] == [2000, 10000]
     links = {its.name: its for its in uncertain(Topology.load("thousand-hosts"))}
-    assert links["links.trunk.gbytes_per_s"][2:] == (1512, 2016, 2520)
+    assert links["links.trunk.gbytes_per_s"][2:5] == (1512, 2016, 2520)
 
 
 def test_a_figure_that_is_0_varies_where_its_file_has_a_range() -> None:
     found = {its.name: its for its in uncertain(Accelerator.load("h100-sxm"))}
-    assert found["held_by_copies"][2:] == (0, 0, 1)
+    assert found["held_by_copies"][2:5] == (0, 0, 1)
     assert [found["held_by_copies"].at(share) for share in (0, 0.5, 0.75, 1)] == [0, 0, 0.5, 1]
 
 
@@ -118,6 +118,35 @@ def test_figures_of_several_machines_are_changed_at_once() -> None:
     pool, network = changed(machines, {card.key: card.low, nic.key: 250.4})
     assert (pool.cards[0].latency_ns, network.links[0].latency_ns) == (100, 250)
     assert pool.costs == machines[0].costs and machines[0].cards[0].latency_ns == 378
+
+
+def test_a_figure_that_machines_take_from_one_entry_varies_in_all_of_them_at_once() -> None:
+    ours = Topology.load("titan2-6xcz120")
+    theirs = ours.model_copy(update={"name": "other"})
+    figures = uncertain((ours, theirs))
+    assert len(figures) == len(uncertain(ours))
+    assert {its.name.partition(": ")[0] for its in figures} == {"titan2-6xcz120 and other"}
+    for run in variations(figures, 4):
+        one, other = changed((ours, theirs), run)
+        assert one == other.model_copy(update={"name": one.name})
+    slower = changed(theirs, {("costs", "call_ns"): 30000})
+    apart = {its.name for its in uncertain((ours, slower))} - {its.name for its in figures}
+    assert apart == {"titan2-6xcz120: costs.call_ns", "other: costs.call_ns"}
+
+
+def test_fabrics_of_one_name_that_differ_in_one_rate_are_told_by_their_files(tmp_path: Path) -> None:
+    text = shipped_configs()["laptop"].read_text()
+    link = "  - {name: bus, ends: [hosts, cards], gbytes_per_s: RATE, latency_ns: 20}\n"
+    files = tmp_path / "one.yaml", tmp_path / "two.yaml"
+    for file, rate in zip(files, "24", strict=True):
+        bus = link.replace("RATE", rate)
+        file.write_text(text[: text.index("switches:")] + "links:\n" + bus + text[text.index("spaces:") :])
+    one, two = files
+    said = simulate("-c", "laptop", "-n", "2", "--against", str(one), "--against", str(two), "--intervals").output
+    said = " ".join(said.replace("#", "").split())
+    assert f"These fabrics differ in: links.bus.gbytes_per_s: 2 in {one}; 4 in {two} 1 result" in said
+    assert f"{one} within ranges: " in said and f"{two} within ranges: " in said
+    assert "links[0].gbytes_per_s" in cxlemu("topology", "check", str(one)).output
 
 
 def simulate(*arguments: str) -> Any:
