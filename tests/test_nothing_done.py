@@ -27,7 +27,8 @@ FILES = {
     "  - {kind: stall, rank: 0, when: {instruction: 0}, seconds: 0.01}",
     "stranger.yaml": "faults:\n  - {kind: kill, rank: 5, when: {instruction: 0}}",
     "nothing.py": "",
-    "idle.py": "from collectives import algorithm\n\n\n@algorithm('barrier')\ndef idle(b):\n    pass\n",
+    "idle.py": "from collectives import algorithm\n\n\n@algorithm('barrier')\ndef idle(b):\n    pass\n"
+    "\n\n@algorithm('broadcast')\ndef empty(b):\n    pass\n",
 }
 RUN = "run all_reduce -n 2 -e 64 --launch threads"
 CAMPAIGN = "faults campaign broadcast -n 2 --variant naive -j 1"
@@ -71,6 +72,11 @@ ROWS = [
     ("run all_gather -n 2 -b 0 -e 0 --launch threads", 3, "nothing was judged: no result has an element"),
     ("run barrier -n 2 --launch threads", 0, "1 result, 0 wrong"),
     ("simulate all_gather -n 2 -b 0 -e 0 --check", 3, "nothing was judged: no result has an element"),
+    (
+        "simulate --algorithm idle.py:empty -b 1K",
+        3,
+        "nothing was judged: the plan of empty for 1 KiB has no instruction",
+    ),
     ("explore all_gather -b 0", 3, "unknown: nothing was judged: no rank takes a step in the pool"),
     ("explore all_gather -n 1", 3, "unknown: nothing was judged: no rank takes a step in the pool"),
     ("prove barrier -n 1", 3, "nothing was judged: no plan has an instruction"),

@@ -1,5 +1,6 @@
 """The work of ``cxlemu simulate``: rows of modelled times, and the files that they are written to."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -179,7 +180,7 @@ def run(ctx: click.Context, asked: SimulateFlags) -> None:
         print_wrapped(out, f"--fail: no row takes longer: none needs {', '.join(asked.fails)}", "yellow")
     if never:
         print_wrapped(out, f"--fail: nothing failed before the end of any row: {', '.join(never)}", "yellow")
-    if empty := nothing_compared(rows):
+    if empty := nothing_compared(rows) or _nothing_done(rows, ranks):
         print_wrapped(out, empty, "yellow")
     code = 1 if wrong else 3 if never or unhurt or empty else 0
     interruption.exit(ctx, code, f"{counted(len(cases) - len(rows), 'case')} not finished")
@@ -221,6 +222,14 @@ def _beside(topology: Topology, simulated: Simulated, row: Simulated, verbose: b
     ratio = f"{simulated.time_us / row.time_us:.2f} times as long" if row.time_us else "no time here"
     why = f" ({simulated.reason})" if verbose and simulated.reason else ""
     return f"{topology.name}: {simulated.time_us:.1f} us, {ratio}, {simulated.variant}{why}"
+
+
+def _nothing_done(rows: Sequence[Simulated], ranks: int) -> str:
+    """Say so where plans have no instruction, though bytes should go from rank to rank."""
+    idle = next((row for row in rows if row.count and ranks > 1 and not row.instructions), None)
+    if idle is None:
+        return ""
+    return f"nothing was judged: the plan of {idle.variant} for {format_bytes(idle.size_bytes)} has no instruction"
 
 
 def _print_sum(out: Console, rows: int, wrong: int | None) -> None:
