@@ -83,10 +83,12 @@ class MutateReport(LiveReport):
             one.name: sum((row.operators.get(one.name, Counter()) for row in rows), Counter()) for one in OPERATORS
         }
         if error is None:
-            self._print(_line("all", list(totals.values()), seconds))
+            self._print(_line("all", list(totals.values()), sum(row.seconds for row in rows)))
             self._print_operators(operators, sum(row.pairs for row in rows))
             self._list("survived", [(row, judgement) for row in rows for judgement in row.survivors])
             self._list("needless", [(row, judgement) for row in rows for judgement in row.needless])
+            if any(row.needless and row.case.algorithm for row in rows):
+                self._print("needless instructions of an algorithm or plan of your own are no failure")
         for sentence in self._left_out.lines:
             print_wrapped(self._out, sentence, "yellow")
         document = {

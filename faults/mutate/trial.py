@@ -19,6 +19,7 @@ from typing import NamedTuple
 from collectives.checking import oracle
 from collectives.contracts import COLLECTIVES
 from cxlemu.plan import Call, Plan
+from cxlemu.plan.accesses import in_regions, loaded, stored
 from cxlemu.plan.rules import findings
 from faults.lockstep.counterexample import CallSequence, Counterexample, CounterexampleKind, orders, search, suspects
 from faults.mutate.cases import MutationCase, mixtures, plan_of, sequence
@@ -108,6 +109,9 @@ class Trial:
                 if proof.violation.rule == "fold_order" and hides_order(self.plan.call):
                     return MutantJudgement(mutant, Fate.HIDDEN, name, proof.reason)
                 shown = search(program, (here, *suspects(proof.violation)))
+                if shown is None and _is_unread(mutated, mutant.rank):
+                    why = f"{proof.reason}; no rank reads what rank {mutant.rank} publishes, so nothing shows it"
+                    return MutantJudgement(mutant, Fate.UNCONFIRMED, name, why)
                 return MutantJudgement(mutant, Fate.CONFIRMED if shown else Fate.UNCONFIRMED, name, proof.reason, shown)
         for order in islice(orders(wrong.plans, (here,)), TRIED):
             shown = wrong.run(order, quick=True)
@@ -126,6 +130,22 @@ class Trial:
                 proof = prove_calls(plans)
                 if proof.verdict is not Verdict.OK:
                     yield CallSequence.of(plans), proof
+
+
+def _is_unread(plan: Plan, rank: int) -> bool:
+    """Whether a rank stores to regions of the pool of which no other rank loads."""
+    stores, loads = (
+        {
+            operand.id
+            for part in plan.parts
+            if (part.rank == rank) == own
+            for stream in part.streams
+            for instruction in stream.instructions
+            for operand in in_regions(touched(instruction))
+        }
+        for own, touched in ((True, stored), (False, loaded))
+    )
+    return bool(stores) and stores.isdisjoint(loads)
 
 
 def hides_order(call: Call) -> bool:

@@ -446,6 +446,18 @@ def test_an_await_too_many_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(j.fate, is_needless(judge.plan, j)) for j in found] == [(Fate.EQUIVALENT, True)] * 2
 
 
+def test_what_no_rank_reads_can_be_shown_by_no_execution_and_the_survivor_says_so() -> None:
+    own = f"{Path(__file__).parents[1]}/helpers/wrong_algorithms.py:echo"
+    judge = Trial(MutationCase("broadcast", "echo", 2, algorithm=own)).judge
+    judged = judge(Mutant.parse("1.0.5:delete"))  # rank 1 publishes again before it has retrieved
+    assert judged.fate is Fate.UNCONFIRMED and judged.reason.endswith(
+        "no rank reads what rank 1 publishes, so nothing shows it"
+    )
+    assert "no rank reads" not in judge(Mutant.parse("1.1.0:delete")).reason
+    result = cxlemu("mutate", "--algorithm", own, "--case", "broadcast echo 2 ranks", "-j", "1", code=1)
+    assert "needless instructions of an algorithm or plan of your own are no failure" in result.output
+
+
 def test_a_signal_that_only_lets_others_go_on_sooner_is_not_needless(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a ring of one slot the signal of the next round says as much, but only when that is published, too."""
 

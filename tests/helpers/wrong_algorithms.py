@@ -93,6 +93,22 @@ def in_place_alone(b: Builder) -> None:
                 b.retrieve(b.output(chunk.offset), chunk, 0)
 
 
+@algorithm("broadcast")
+def echo(b: Builder) -> None:
+    """The last rank publishes what it retrieved, and no rank reads it."""
+    last = (b.root - 1) % b.ranks
+    if b.is_root:
+        b.copy(b.output(), b.input(), b.nbytes)
+    for chunks in b.rounds(b.nbytes, writers=sorted({b.root, last}), spread="cards"):
+        for chunk in chunks:
+            if b.is_root:
+                b.publish(chunk, b.input(chunk.offset))
+                continue
+            came = b.retrieve(b.output(chunk.offset), chunk, b.root)
+            if b.rank == last:
+                b.publish(chunk, b.output(chunk.offset), after=came)
+
+
 @algorithm("all_gather")
 def first_round(b: Builder) -> None:
     """Every round goes where the first one went."""
