@@ -58,7 +58,9 @@ def run(ctx: click.Context, asked: ExploreFlags) -> None:
 
         fromkeys = dict.fromkeys(("total_bytes", "datatype", "op", "root", "in_place", "variant"), NEVER)
         named = target((spec,), None)
-        check_options(ctx, named, fromkeys | {"ranks": named.plan and named.plan.ranks})
+        assert named.plan is not None
+        check_options(ctx, named, fromkeys | {"ranks": named.plan.ranks})
+        ranks = named.plan.ranks
     wanted = Calls(
         asked.total_bytes,
         asked.variant,

@@ -135,11 +135,13 @@ class _Report(LiveReport):
         if self._silent:
             return
         ran = [each for each in self.seen if not each.skipped]
-        wrong = sum(each.verdict == Verdict.VIOLATION for each in ran)
+        wrong = sum(each.verdict == Verdict.VIOLATION and not each.impossible for each in ran)
         allowed = sum(e.allowed for each in ran for e in each.task.litmus.expectations)
         unseen = sum(len(each.unseen) for each in ran)
         skipped = len(self.seen) - len(ran)
         ended = f"{len(ran)} ran, {wrong} with forbidden outcomes, {skipped} skipped"
+        if impossible := sum(bool(each.impossible) for each in ran):
+            ended += f", {impossible} with expectations that the memory model cannot meet"
         seen = f"{allowed - unseen} of {counted(allowed, 'allowed outcome')} seen"
         rounds = counted(sum(each.rounds for each in ran), "round")
         print_wrapped(

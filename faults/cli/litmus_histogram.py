@@ -20,8 +20,9 @@ def summary_line(histogram: Histogram) -> Text:
     if histogram.skipped:
         rest = histogram.skipped
     else:
+        notes = dict.fromkeys(histogram.impossible, " (which the memory model has not)")
         said = [
-            f"{_often(histogram, e.condition)} {e.condition.text}{'' if e.allowed else ' (forbidden)'}"
+            f"{_often(histogram, e.condition)} {e.condition.text}{notes.get(e, '') if e.allowed else ' (forbidden)'}"
             for e in litmus.expectations
         ]
         if histogram.hangs:

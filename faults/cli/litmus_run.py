@@ -90,13 +90,15 @@ def _condition(litmus: Litmus, text: str) -> Condition:
 
 
 def _line(result: LitmusResult) -> Text:
+    passed = {Verdict.OK} | ({Verdict.UNKNOWN} if result.verdict == Verdict.VIOLATION and result.complete else set())
     said = [
         f"{'allowed' if e.allowed else 'forbidden'} {e.condition.text}: {_seen(result, e.condition)}"
         for e in result.litmus.expectations
-        if result.verdict_of(e) != Verdict.OK
+        if result.verdict_of(e) not in passed
     ]
     if result.verdict_of_hangs != Verdict.OK:
         said.append(result.exploration.finding.text if result.exploration.finding else "no hanging execution was seen")
+        said += [f"no rank stores {value} or more to {word}" for word, value in result.litmus.unmet]
     if not result.complete:
         said.append(result.exploration.reason)
     elif not result.exploration.outcomes:

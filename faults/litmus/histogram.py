@@ -67,9 +67,19 @@ class Histogram:
         return tuple(e for e in self.task.litmus.expectations if e.allowed and not self.seen(e.condition))
 
     @property
+    def impossible(self) -> tuple[Expectation, ...]:
+        """What the test allows and the abstract machine is known not to have."""
+        ends = None if self.task.possible is None else [self.named(values) for values in self.task.possible]
+        allowed = [] if ends is None else [e for e in self.task.litmus.expectations if e.allowed]
+        return tuple(e for e in allowed if not any(map(e.condition.holds, ends or [])))
+
+    @property
     def verdict(self) -> Verdict:
-        """Violation if a round ended as none may; unknown if none was run. What was not seen proves nothing."""
+        """Violation if a round ended as none may, or the test allows what no execution can be; unknown if none was run.
+
+        What was not seen proves nothing.
+        """
         hangs = self.hangs and not self.task.litmus.hangs
-        if hangs or any(map(self.breaks, self.counts)):
+        if hangs or any(map(self.breaks, self.counts)) or (self.impossible and not self.skipped):
             return Verdict.VIOLATION
         return Verdict.UNKNOWN if self.skipped or not self.rounds else Verdict.OK

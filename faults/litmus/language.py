@@ -87,6 +87,17 @@ class Litmus:
     def names(self) -> list[str]:
         return [*self.program.registers, *(word.name for word in self.program.words)]
 
+    @property
+    def unmet(self) -> list[tuple[str, int]]:
+        """The words that a rank waits for, each with a value that no step stores to it: names, perhaps, mistyped."""
+        steps = [step for thread in self.program.threads if isinstance(thread, Straight) for step in thread.steps]
+        most = {place: word.initial for place, word in enumerate(self.program.words)}
+        for step in steps:
+            if step.do in {Do.STORE, Do.STORE_NT, Do.SIGNAL}:
+                most[step.place] = max(most[step.place], step.value)
+        waits = ((step.place, step.value) for step in steps if step.do == Do.WAIT and step.value > most[step.place])
+        return [(self.program.words[place].name, value) for place, value in dict.fromkeys(waits)]
+
     def values(self, outcome: FinalState) -> dict[str, int]:
         return dict(zip(self.names, (*outcome.registers, *outcome.memory), strict=True))
 

@@ -97,6 +97,12 @@ HANGS = "name: H\nhosts: {A: [wait f 1], B: [load x r]}\nhangs: allowed\n"
     (HANGS, [], 0, "no execution ends"),
     (HANGS + "forbidden: [B.r == 1]", [], 3, "forbidden B.r == 1: not seen; no execution ends"),
     (HANGS + "allowed: [B.r == 0]", [], 1, "allowed B.r == 0: not seen; no execution ends"),
+    (
+        "name: H\nhosts: {A: [signal f 1], B: [wait F 2, load f r]}\nforbidden: [B.r == 0]\n",
+        [],
+        1,
+        "states B cannot go on, and nothing is under way; no rank stores 2 or more to F; no execution ends",
+    ),
     ((LITMUS / "MP.yaml").read_text(), ["--witness", "B.r == 5"], 3, "MP: no execution ends with B.r == 5"),
 )
 def test_what_judges_nothing_is_no_success(
