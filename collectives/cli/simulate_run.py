@@ -20,7 +20,7 @@ from collectives.contracts import COLLECTIVES
 from collectives.defaults import AUTO, DEFAULT_SEED, EVERY
 from collectives.sweep.sweep import Case, Sweep, nothing_compared, size_steps
 from collectives.sweep.virtual.notes import flat_notes, free_notes, placement_notes
-from collectives.sweep.virtual.simulated import Simulated, simulate_case
+from collectives.sweep.virtual.simulated import Simulated, check_cases, simulate_case
 from collectives.sweep.virtual.split import check_split
 from cxlemu.cli.commands import brought
 from cxlemu.cli.console import console, print_wrapped
@@ -98,6 +98,8 @@ def run(ctx: click.Context, asked: SimulateFlags) -> None:
     if asked.split is not None:
         for each in cases:
             check_split(topology, each.call, asked.split, asked.space, check=asked.check)
+    if asked.check and asked.split is None:
+        check_cases(topology, cases, algorithm=what.source, space=asked.space)
     out = console()
     for line in (
         *_header(topology, ranks, asked.iters, asked.check, asked.space),

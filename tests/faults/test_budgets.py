@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from unittest.mock import Mock
 
 import pytest
@@ -244,6 +244,17 @@ def test_an_algorithm_that_builds_for_ever_spends_the_budget_of_explore(function
     done = cxlemu("explore", spec, "--budget", "0.2", "--json", out, code=3)
     assert "unknown: the budget of 0.2 s was spent before the program was built" in done.output
     assert json.loads(out.read_text())["verdict"] == "unknown"
+
+
+def test_a_plan_that_is_not_built_in_time_has_the_ranks_of_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spent(*_: object) -> NoReturn:
+        raise BudgetSpentError("spent")
+
+    cxlemu("plan", "save", "all_reduce", "-n", 3, "-b", 256, "-O", tmp_path / "three.plan", code=0)
+    monkeypatch.setattr(explore_run, "searchable", spent)
+    assert "three.plan, 3 ranks: unknown" in cxlemu("explore", tmp_path / "three.plan", code=3).output
 
 
 @pytest.mark.parametrize(

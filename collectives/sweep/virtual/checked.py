@@ -25,7 +25,8 @@ def check_size(plan: Plan) -> None:
     if nbytes > CHECKED_BYTES_MAX or instructions > CHECKED_INSTRUCTIONS_MAX:
         raise ArgumentError(
             f"[{plan.call}] is too large to be checked on real bytes: {format_bytes(nbytes)} and {instructions} "
-            f"instructions, where the limits are {format_bytes(CHECKED_BYTES_MAX)} and {CHECKED_INSTRUCTIONS_MAX}"
+            f"instructions, where the limits are {format_bytes(CHECKED_BYTES_MAX)} and {CHECKED_INSTRUCTIONS_MAX}: "
+            "leave out --check, or use a smaller -e"
         )
 
 

@@ -151,6 +151,16 @@ def _used(run: VirtualRun, kind: str) -> tuple[str, float, float]:
     return use.resource.name, use.busy_ns / time_ns, use.bytes / rate / time_ns if rate else 0.0
 
 
+def check_cases(topology: Topology, cases: Sequence[Case], *, algorithm: str | None, space: str | None) -> None:
+    """Check that the largest case of each variant is small enough for real bytes, before any is simulated."""
+    where = topology.pool_space if space is None else topology.space(space)
+    largest = {(case.call.collective, case.call.algorithm): case for case in sorted(cases, key=lambda c: c.size_bytes)}
+    for case in largest.values():
+        _, plan, _ = spoken(topology, case, algorithm, where)
+        check_memory([VirtualCall(plan)])
+        check_size(plan)
+
+
 def _instructions(plan: Plan) -> int:
     return sum(part.instruction_count for part in plan.parts)
 
