@@ -119,7 +119,7 @@ def line_of(error: BaseException, file: str | Path) -> int | None:
 def load(spec: str, option: str, is_meant: Callable[[Any], object] = callable) -> tuple[Any, str, str]:
     """Execute ``FILE.py:name``; return the object of that name (None: nothing), the file and the name.
 
-    Raises ArgumentError for a name that is not there, if one is near of an object that ``is_meant``.
+    Raises ArgumentError for a name that is not there, if one is near of an object that ``is_meant``, or to list these.
     """
     file, _, name = spec.rpartition(":")
     path = Path(file)
@@ -144,6 +144,8 @@ def load(spec: str, option: str, is_meant: Callable[[Any], object] = callable) -
         line = line_of(error, path)
         where = file if line is None else f"{file}:{line}"
         raise ArgumentError(f"{option} {spec}: {where} fails with {told(error)}") from error
-    if value is None and (near := meant(name, [each for each, var in vars(module).items() if is_meant(var)])):
-        raise ArgumentError(f"{option} {spec}: {file} has no {name!r}{near}")
+    names = [each for each, var in vars(module).items() if is_meant(var)] if value is None else []
+    near = meant(name, names)
+    if near or (names and is_meant is not callable):
+        raise ArgumentError(f"{option} {spec}: {file} has no {name!r}{near or ': it has ' + ', '.join(names)}")
     return value, file, name

@@ -50,7 +50,7 @@ class Folds(Rounds):
             check_place(self, "fold", chunk, self.peers[0], block, 1, None)
             if republish is not None:
                 check_place(self, "fold", chunk, self.rank, republish, 1, None)
-            check_local(self, "fold", dst, own)
+            check_local(self, "fold", chunk.nbytes, dst, own)
             check_event(self, "fold", after)
         self._order(after)
         later = self.spec.staged and republish is not None  # while the next chunk is read
@@ -96,7 +96,7 @@ class Folds(Rounds):
             check_folds(self, "combine")
             check_peer(self, "combine", peer)
             check_place(self, "combine", chunk, peer, block, 1, bell)
-            check_local(self, "combine", dst, own)
+            check_local(self, "combine", chunk.nbytes, dst, own)
             check_event(self, "combine", after)
         self._order(after)
         theirs = self._theirs(chunk, peer, block, bell, row=1, fetched=self.carrier.fetches or not chunk.nbytes)

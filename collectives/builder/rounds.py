@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from collectives.builder.alike import APART, LEAST, AlikeRounds
-from collectives.builder.part import DONE_GROUP, Event, Ints, PartBuilder
+from collectives.builder.part import DONE_GROUP, INPUT, OUTPUT, Event, Ints, PartBuilder
 from collectives.builder.slots import Areas, Chunk, Loop, RegionIds, SlotCarrier
-from collectives.contracts import COLLECTIVES, block_sizes
+from collectives.contracts import COLLECTIVES, block_sizes, buffers
 from cxlemu.errors import BuilderError, DeclinedError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import DoorbellGroup, Frame, Instruction, Kind, Op, Operand, RankPart
@@ -57,7 +57,7 @@ class Rounds(PartBuilder):
         *,
         writers: list[int] | None = None,
         blocks: int = 1,
-        spread: str,
+        spread: str = "",
         answered: bool = False,
         chunk_bytes: int = 0,
         bells: int = 0,
@@ -69,8 +69,8 @@ class Rounds(PartBuilder):
             nbytes: The size of each block in bytes.
             writers: The ranks that publish (default: all).
             blocks: How many blocks each writer publishes.
-            spread: "cards" where one rank writes or reads everything (1-to-N, N-to-1), "ranges" where all write and
-                read (N-to-N).
+            spread: Always give it: "cards" where one rank writes or reads everything (1-to-N, N-to-1), "ranges" where
+                all write and read (N-to-N).
             answered: Every rank that reads a rank's blocks sends it what they became, and so need not say that they
                 were read.
             chunk_bytes: Chunks of this size, or smaller ones where a slot has no room; 0: as many as the variant says.
@@ -223,7 +223,9 @@ class Rounds(PartBuilder):
     def finish(self) -> tuple[Frame, RankPart]:
         """Finish the part as `PartBuilder.finish` does. Raises BuilderError where a loop was left before its end."""
         if self.is_open:
-            raise BuilderError(f"{self.call}: rank {self.rank} leaves round {self.round_number} by break: end the loop")
+            raise BuilderError(
+                f"{self.call}: rank {self.rank} leaves round {self.round_number} by break: let it run to its end"
+            )
         return super().finish()
 
     def _say_done(self, seq: int) -> None:
@@ -299,11 +301,16 @@ def check_peer(b: Rounds, word: str, peer: object) -> None:
         raise BuilderError(f"{b.call}: {word} from rank {peer} itself: a rank has its own blocks, or copies them")
 
 
-def check_local(b: Rounds, word: str, *operands: object) -> None:
-    """Check that operands are local memory, as b.input(), b.output() and b.scratch() return it."""
+def check_local(b: Rounds, word: str, nbytes: int, *operands: object) -> None:
+    """Check that operands are local memory, as b.input(), b.output() and b.scratch() return it, and that this rank has
+    it where bytes are taken from there or put there."""
     for operand in operands:
         if not isinstance(operand, Operand) or operand.kind != Kind.BUFFER:
             raise BuilderError(f"{b.call}: {word} takes b.input(), b.output() or b.scratch(), not {operand!r}")
+        rooted = nbytes and b.rank != b.root and COLLECTIVES[b.call.collective].rooted
+        if rooted and operand.id in (INPUT, OUTPUT) and not buffers(b.call, b.rank)[operand.id].nbytes:
+            what = "input" if operand.id == INPUT else "output"
+            raise BuilderError(f"{b.call}: {word} of rank {b.rank}, which is not the root and has no {what}")
 
 
 def check_event(b: Rounds, word: str, event: object) -> None:

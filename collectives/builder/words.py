@@ -80,7 +80,7 @@ class Builder(Folds):
             src: Where they come from: input, output or scratch memory.
         """
         if self.foreign:
-            check_local(self, "copy", dst, src)
+            check_local(self, "copy", nbytes, dst, src)
             check_event(self, "copy", after)
         self._order(after)
         if nbytes and self._resolve(dst) != self._resolve(src):
@@ -114,7 +114,7 @@ class Builder(Folds):
         sources = _several(src)
         if self.foreign:
             check_place(self, "publish", chunk, self.rank, block, len(sources), bell)
-            check_local(self, "publish", *sources)
+            check_local(self, "publish", chunk.nbytes, *sources)
             check_event(self, "publish", after)
         if self.carrier.reads_in_place and overwritten and self.call.in_place:
             raise DeclinedError(f"{self.call}: peers still read what the result would replace: pass out, or copy")
@@ -145,7 +145,7 @@ class Builder(Folds):
         if self.foreign:
             check_peer(self, "retrieve", peer)
             check_place(self, "retrieve", chunk, peer, block, len(targets), bell)
-            check_local(self, "retrieve", *targets)
+            check_local(self, "retrieve", chunk.nbytes, *targets)
             check_event(self, "retrieve", after)
         self._order(after)
         self.carrier.take(targets, chunk, peer, block, bell)

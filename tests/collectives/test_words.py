@@ -301,9 +301,10 @@ MISUSES: dict[str, tuple[Algorithm, str]] = {
         in_a_round(lambda b, c: b.part(c, 8, 3)),
         r"a multiple of b.grain \(64\), not 8",
     ),
-    "a loop that is left": (_break, "rank 0 leaves round 0 by break"),
+    "a loop that is left": (_break, "rank 0 leaves round 0 by break: let it run to its end"),
     "a loop in a loop": (_nested, "a round begins inside another one"),
     "no such spread": (in_a_round(lambda b, c: None, spread="card"), 'spread="cards" or "ranges", not \'card\''),
+    "no spread": (lambda b: next(b.rounds(b.nbytes)), 'rounds takes spread="cards" or "ranges", not \'\''),
     "no blocks": (in_a_round(lambda b, c: None, blocks=0), "rounds takes blocks, a number from 1 on, not 0"),
     "half a bell": (in_a_round(lambda b, c: None, bells=0.5), "rounds takes bells, a number from 0 on, not 0.5"),
     "no such writer": (in_a_round(lambda b, c: None, writers=[3]), "rounds names rank 3"),
@@ -332,6 +333,13 @@ def test_more_bells_than_doorbells_are_no_mistake() -> None:
 def test_what_an_algorithm_declines_is_no_mistake() -> None:
     with pytest.raises(DeclinedError, match=r"^all_reduce mine 128 B .*: takes odd ranks$"):
         assert plan(lambda b: b.decline("takes odd ranks")).part(0)
+
+
+def test_only_the_root_of_a_broadcast_has_an_input() -> None:
+    made = plan(in_a_round(lambda b, c: b.publish(c, b.input())), collective="broadcast")
+    assert made.part(0)
+    with pytest.raises(BuilderError, match="publish of rank 1, which is not the root and has no input"):
+        assert made.part(1)
 
 
 @pytest.mark.parametrize("word", ["fold", "combine"])

@@ -159,6 +159,8 @@ def test_ctrl_c_keeps_what_is_finished(
 
 @with_rows(
     (("nonsense",), "unknown collective 'nonsense'"),
+    (("mine.py:mine",), "'mine.py:mine' is not the name of a collective: write --algorithm mine.py:mine"),
+    (("--algorithm", f"{ROOT}/examples/my_all_reduce.py:nope"), "my_all_reduce.py has no 'nope': it has my_all_reduce"),
     (("broadcast", "--variant", "two_shot"), "broadcast has no variant 'two_shot'"),
     (("--variant", "all", "--algorithm", "x.py:y"), "--variant does not go with --algorithm"),
     (("--algorithm", "nowhere.py:y"), "no file nowhere.py"),

@@ -181,9 +181,9 @@ def _shown_again(result: Result, sentence: str) -> None:
 
 def test_a_root_other_than_zero_is_named() -> None:
     result = prove("--algorithm", own("root_zero"), "-n", "2,3", code=1)
-    assert "violation (plan): 2 ranks, 1 element of f64 (blocks of 8 B), root 1, out of place" in result.output
+    assert "violation (builder): 2 ranks, 1 element of f64 (blocks of 8 B), root 1, out of place" in result.output
     assert " -r 1 --out-of-place" in result.output
-    _shown_again(result, "which has 0 (rule buffer")
+    _shown_again(result, "copy of rank 0, which is not the root and has no input")
 
 
 @pytest.mark.parametrize("name", ["chain", "ring", "tree"])
