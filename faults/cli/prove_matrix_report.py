@@ -33,6 +33,7 @@ EXIT_CODES = {"violation": 1, "unknown": 3, "ok": 0, "declined": 3}
 COLORS = {"violation": "bold red", "unknown": "bold yellow", "ok": "green", "declined": "yellow"}
 COLUMNS = "{:>5} {:>6} {:>6} {:>9} {:>7} {:>7} {:>12} {:>8}"
 KINDS_TOLD = 5  # of mistakes, and of reasons to decline
+WITNESSES = 2  # numbers of ranks with which an execution of a mistake is looked for
 
 
 class MatrixReport:
@@ -166,22 +167,15 @@ class MatrixReport:
         self._print(COLUMNS.format(*columns), COLORS[next(fate for fate in EXIT_CODES if counts[fate])])
 
     def _tell_kinds(self, fate: str) -> None:
-        """Tell the first of each kind whole, with the command that shows it; of the others, what they have in
-        common."""
+        """Tell one of each kind whole, with the command that shows it; of the others, what they have in common."""
         kinds, style = self._kinds(fate), COLORS[fate]
         for kind in kinds[:KINDS_TOLD]:
-            first = kind[0]
+            first = self._shown(kind)
             judged, _ = self._rows[first]
             rule = f" ({judged.rule})" if judged.rule else ""
             print_wrapped(self._out, f"{fate}{rule}: {_named(judged)}", style)
             print_wrapped(self._out, f"  {judged.why}", style)
-            proof = judged.proof
-            if proof is not None and proof.violation is not None and not proof.calls:  # a worker's
-                proof = judge(judged.question).proof
-            if proof is not None and proof.violation is not None:
-                told = self._told[first] = told_of(
-                    proof.violation, proof, algorithm=self._algorithm, hosts=judged.question.hosts
-                )
+            if told := self._told.get(first):
                 if told.executed:
                     print_wrapped(self._out, f"  executed: {told.executed}", style)
                 if told.again:
@@ -193,6 +187,25 @@ class MatrixReport:
                 print_wrapped(self._out, f"  and {len(kind) - 1} more" + (f": {common}" if common else ""), style)
         if len(kinds) > KINDS_TOLD:
             self._print(f"{fate}: {len(kinds) - KINDS_TOLD} more kinds, which --json lists")
+
+    def _shown(self, kind: Sequence[int]) -> int:
+        """Return the kind's first call that an execution shows, among the first ones of WITNESSES numbers of ranks; or
+        its first call."""
+        firsts: dict[int, int] = {}
+        for number in kind:
+            firsts.setdefault(self._rows[number][0].question.call.ranks, number)
+        for number in [*firsts.values()][:WITNESSES]:
+            judged, _ = self._rows[number]
+            proof = judged.proof
+            if proof is not None and proof.violation is not None and not proof.calls:  # a worker's
+                proof = judge(judged.question).proof
+            if proof is None or proof.violation is None:
+                break
+            told = told_of(proof.violation, proof, algorithm=self._algorithm, hosts=judged.question.hosts)
+            self._told[number] = told
+            if told.executed:
+                return number
+        return kind[0]
 
     def _last_line(self, coverage: Coverage) -> str:
         words = []

@@ -20,7 +20,9 @@ from cxlemu.topology import Topology
 from faults.choices import MATRIX_DTYPES as DTYPES
 from faults.choices import MATRIX_RANKS as RANKS
 from faults.choices import MATRIX_REDOPS as REDOPS
-from faults.cli import violations
+from faults.cli import prove_matrix_report, violations
+from faults.cli.violations import ViolationTold
+from faults.prove import Proof
 from faults.prove.coverage import Coverage, Covered
 from faults.prove.matrix import Matrix, judge
 from tests.helpers.commands import cxlemu, with_json
@@ -184,6 +186,15 @@ def test_a_root_other_than_zero_is_named() -> None:
     assert "violation (builder): 2 ranks, 1 element of f64 (blocks of 8 B), root 1, out of place" in result.output
     assert " -r 1 --out-of-place" in result.output
     _shown_again(result, "copy of rank 0, which is not the root and has no input")
+
+
+def test_of_a_kind_the_call_is_told_that_an_execution_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told_of(_: object, proof: Proof, **__: object) -> ViolationTold:
+        return ViolationTold("seen" * (proof.calls[0].ranks == 3), "", {})
+
+    monkeypatch.setattr(prove_matrix_report, "told_of", told_of)
+    result = prove("--algorithm", own("in_place_alone"), "-r", "0", "-n", "2-4", "-b", "64", code=1)
+    assert "violation (contract): 3 ranks" in result.output and "  executed: seen" in result.output
 
 
 @pytest.mark.parametrize("name", ["chain", "ring", "tree"])
