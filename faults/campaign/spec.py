@@ -43,7 +43,10 @@ from faults.left_out import NOTHING, NotDone, left_out, of_plans, together
 
 CASES_MAX = 1_000_000
 RANKS = (2, 3)
-UNTAKEN = "faults need ranks in turns, threads or processes, which run shipped algorithms only"
+UNTAKEN = (
+    "faults need ranks in turns, threads or processes, which run shipped algorithms only in a campaign (`cxlemu faults "
+    "sweep --algorithm` and `run --algorithm --faults` take your own)"
+)
 DECLINES, NO_RANK = "it declines every call", "a fault is on a rank that these worlds do not have"
 ALL, EVERY, AUTO, NATURE = "all", "every", "auto", "nature"
 

@@ -48,9 +48,13 @@ def run(ctx: click.Context, asked: ReplayFlags) -> None:
     write_json(asked.json_file, document | {"remarks": list(replayed.remarks)})
     if svg is not None:
         drawn = replayed.picture()
-        if drawn is None:
+        if drawn is None and not replayed.now:
             raise ArgumentError("--svg: nothing to draw: ranks in lockstep neither read a line wrong nor wait for ever")
-        write_output("--svg", svg, drawn.encode())
+        if drawn is None:
+            why = "no rank reads a cache line wrong or waits for ever: what is wrong comes from a rank's own memory"
+            print_wrapped(out, f"--svg: nothing is drawn, because {why}", "yellow")
+        else:
+            write_output("--svg", svg, drawn.encode())
     ctx.exit(1 if replayed.now else 3 if replayed.unknown else 0)
 
 

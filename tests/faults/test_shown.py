@@ -1,17 +1,20 @@
 """Tokens of what mutation testing shows: any calls on one ring, a mistake in some, a schedule."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cxlemu.plan import Op
+from faults.cli import replay_run
 from faults.lockstep.counterexample import CounterexampleKind
 from faults.lockstep.orders import hasty
 from faults.mutate.cases import MutationCase
 from faults.mutate.mutants import Mutant, apply
 from faults.mutate.trial import Trial
 from faults.replay.calls import token_of
+from faults.replay.replay import replay
 from faults.token import Token, parse
 from tests.helpers.commands import cxlemu
 from tests.helpers.own_algorithms import TO_ONE_RANK
@@ -42,6 +45,12 @@ def test_an_execution_is_reproduced_from_its_token(variant: str) -> None:
 def test_it_can_be_drawn(tmp_path: Path) -> None:
     assert cxlemu("replay", shown_token(), "--svg", tmp_path / "p.svg").exit_code == 1
     assert ">reads v2, should be v3<" in (tmp_path / "p.svg").read_text()
+
+
+def test_a_failure_that_cannot_be_drawn_is_still_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay_run, "replay", lambda *asked: replace(replay(*asked), picture=lambda: None))
+    result = cxlemu("replay", shown_token(), "--svg", tmp_path / "p.svg", code=1)
+    assert "--svg: nothing is drawn, because no rank reads a cache line wrong" in result.output
 
 
 def changed(**changes: Any) -> Token:
