@@ -70,6 +70,11 @@ ROWS = [
     (f"prove --algorithm {OWN} -n 1 -b 64", 3, "a call of one rank is a copy, and my_all_reduce is not called"),
     # budgets, counts and sizes of nothing
     ("run all_gather -n 2 -b 0 -e 0 --launch threads", 3, "nothing was judged: no result has an element"),
+    (
+        "run barrier -c twelve-hosts --launch threads",
+        0,
+        "note: 4 ranks by default, and twelve-hosts has hosts for 12: give -n 12",
+    ),
     ("run barrier -n 2 --launch threads", 0, "1 result, 0 wrong"),
     ("simulate all_gather -n 2 -b 0 -e 0 --check", 3, "nothing was judged: no result has an element"),
     (

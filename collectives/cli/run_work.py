@@ -62,6 +62,8 @@ def run(ctx: click.Context, asked: RunFlags) -> None:
         ring = world_layout(setup.topology, setup.ranks, region_bytes=asked.region_bytes)
         if ctx.get_parameter_source("region_bytes") is ParameterSource.COMMANDLINE:
             _note_smaller(ring.slots * ring.slot_bytes, asked.region_bytes)
+        if asked.ranks is None and place is None:
+            _note_fewer(setup)
     else:
         check_fits_world(ring_of(what.plan), setup.topology, setup.ranks)
     if faults is not None:
@@ -82,6 +84,14 @@ def run(ctx: click.Context, asked: RunFlags) -> None:
     for sentence in never:
         click.echo(sentence, err=True)
     ctx.exit(1 if wrong or report.wrong else 3 if never else 0)
+
+
+def _note_fewer(setup: RunSetup) -> None:
+    """Say that a topology has hosts for more ranks than run by default."""
+    there = setup.topology.host_count * setup.topology.hosts.ranks_per_host
+    if there > setup.ranks:
+        name = setup.topology.name
+        click.echo(f"note: {setup.ranks} ranks by default, and {name} has hosts for {there}: give -n {there}", err=True)
 
 
 def _note_smaller(ring_bytes: int, asked_bytes: int) -> None:
