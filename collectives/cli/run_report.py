@@ -130,7 +130,7 @@ class RunReport(LiveReport):
         seconds = self.seconds
         missing = len(self._cases) - len(self._rows)
         counts = [counted(len(self._rows), "result")]
-        counts += [f"{missing} more not finished"] if missing else []
+        counts += [f"{missing} not finished"] if missing else []
         counts += [f"{self.wrong} wrong" if self._sweep.check else "not checked", f"{seconds:.1f} s"]
         bad = self.wrong or missing
         try:
@@ -246,7 +246,7 @@ def _ring(layout: Layout) -> str:
 
 
 def _pace(scale: TimeScale) -> str:
-    return f"times are the model's: {scale.value:g} ns here are one ({scale.reason})"
+    return f"times are the model's: 1 ns of the model takes {scale.value:g} ns here ({scale.reason})"
 
 
 def _cells(row: SweepRow) -> dict[str, object]:

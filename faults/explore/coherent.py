@@ -82,7 +82,7 @@ def in_order(plans: Sequence[Plan], epochs: Sequence[int]) -> tuple[tuple[PlanPo
             _run(ranks, number * CALL_SHIFT)
         except (DeadlineError, ContractError) as error:
             kind = FindingKind.DEADLOCK if isinstance(error, DeadlineError) else FindingKind.FINAL
-            finding = SearchFinding(kind, 0, f"even in order on a coherent pool: {error}")
+            finding = SearchFinding(kind, 0, f"wrong already in order and without any caches: {error}")
             return tuple(order), Trouble(finding, tuple(order), number)
     return tuple(order), None
 

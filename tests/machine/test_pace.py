@@ -343,7 +343,7 @@ def test_a_time_scale_that_is_chosen_says_why() -> None:
 def test_run_prints_the_model_beside_the_time() -> None:
     arguments = ["run", "all_gather", "-n", "2", "-b", "4K", "-e", "4K", "-c", "laptop", "--launch", "threads"]
     result, document = with_json(*arguments, "--pace", "--time-scale", "50", "--iters", "2", code=0)
-    assert "50 ns here are one (given)" in result.output and "model" in result.output
+    assert "1 ns of the model takes 50 ns here (given)" in result.output and "model" in result.output
     (row,) = document["rows"]
     assert document["time_scale"] == 50 and row["time_us"] >= 0.95 * row["model_us"] > 20
 
