@@ -29,7 +29,7 @@ from cxlemu.errors import ArgumentError
 from cxlemu.memory import BACKENDS, MemorySpec
 from cxlemu.plan.checksums import check_integrity
 from cxlemu.topology.clusters import memories_behind_pool, ranks_per_cluster
-from cxlemu.units import format_bytes
+from cxlemu.units import counted, format_bytes
 from cxlemu.world import from_environment, launch
 from cxlemu.world.environment import Place, find_place
 
@@ -90,8 +90,9 @@ def _note_fewer(setup: RunSetup) -> None:
     """Say that a topology has hosts for more ranks than run by default."""
     there = setup.topology.host_count * setup.topology.hosts.ranks_per_host
     if there > setup.ranks:
-        name = setup.topology.name
-        click.echo(f"note: {setup.ranks} ranks by default, and {name} has hosts for {there}: give -n {there}", err=True)
+        ours = counted(setup.ranks, "rank")
+        told = f"note: {ours} by default, and {setup.topology.name} has hosts for {there}: give -n {there}"
+        click.echo(told, err=True)
 
 
 def _note_smaller(ring_bytes: int, asked_bytes: int) -> None:

@@ -104,9 +104,9 @@ def lower_bound(topology: Topology, call: Call, space: Space) -> LowerBound | No
 def _movers(topology: Topology, call: Call, who: str) -> Counter[int]:
     """Count on each host the ranks whose bytes share its link: all, or one, where ranks but the root move the same."""
     places = topology.place(call.ranks)
-    if who == "all":
-        return Counter(places)
-    return Counter({host for rank, host in enumerate(places) if (rank == call.root) == (who == "root")})
+    if who in ("root", "others"):
+        return Counter({host for rank, host in enumerate(places) if (rank == call.root) == (who == "root")})
+    return Counter(places)
 
 
 def _rates(topology: Topology, movers: Counter[int], cards: Sequence[int], engine: float) -> tuple[float, float]:
