@@ -85,10 +85,15 @@ class FabricChange(NamedTuple):
 def cut_off(pairs: Sequence[tuple[int, int]]) -> str:
     """Name pairs of hosts and cards: ``hosts 0 to 3 from cards 4, 5``.
 
-    Hosts are named together, though each may have lost other cards.
+    Hosts that have lost the same cards are named together.
     """
-    hosts, cards = ({pair[side] for pair in pairs} for side in (0, 1))
-    return f"{name_numbers('host', hosts)} from {name_numbers('card', cards)}"
+    lost: dict[int, set[int]] = {}
+    for host, card in pairs:
+        lost.setdefault(host, set()).add(card)
+    hosts: dict[frozenset[int], set[int]] = {}
+    for host, cards in lost.items():
+        hosts.setdefault(frozenset(cards), set()).add(host)
+    return "; ".join(f"{name_numbers('host', its)} from {name_numbers('card', cards)}" for cards, its in hosts.items())
 
 
 def _stops(route: Route) -> str:

@@ -15,7 +15,7 @@ from cxlemu.cost import CostModel
 from cxlemu.engines.virtual import VirtualCall, VirtualRun, simulate
 from cxlemu.errors import ArgumentError, CutOffError
 from cxlemu.topology import Topology
-from cxlemu.topology.failures import Failure
+from cxlemu.topology.failures import Failure, cut_off
 from studies.training.timeline import COMPUTE, Part, TimelineProgram
 from studies.training.timeline import run as run_program
 from tests.helpers.by_hand import FENCE, signal, wait
@@ -298,3 +298,8 @@ def test_a_wrong_name_is_bad_input(config: str) -> None:
 def test_without_failures_nothing_changes() -> None:
     model = CostModel.of(TWO_WAYS, 2)
     assert model.changes == () and model.route_of.shape == (1, 2, 2) and np.unique(model.route_of).tolist() == [0]
+
+
+def test_hosts_that_lose_other_cards_are_named_apart() -> None:
+    told = cut_off([(host, card) for host in range(6) for card in range(4) if (host < 3) == (card > 1)])
+    assert told == "hosts 0 to 2 from cards 2, 3; hosts 3 to 5 from cards 0, 1"
