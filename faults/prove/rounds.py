@@ -37,7 +37,7 @@ class Asking(Builder):
         *,
         writers: list[int] | None = None,
         blocks: int = 1,
-        spread: str,
+        spread: str = "",
         answered: bool = False,
         chunk_bytes: int = 0,
         bells: int = 0,
