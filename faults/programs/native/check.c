@@ -18,7 +18,7 @@ static unsigned words_of(const program_step *step, int64_t number) {
 static bool inside(const program_step *step) { return step->pool < PROGRAM_POOLS && step->nbytes > 0; }
 
 #define EACH_LINE(step, touched)                                                                                 \
-    for (check_touch touched = {(step), NULL, (step)->offset / PROGRAM_LINE, false, false};                            \
+    for (check_touch touched = {(step), NULL, (step)->offset / PROGRAM_LINE, false, false};                      \
          touched.number * PROGRAM_LINE < (step)->offset + (step)->nbytes && !room_now()->full &&                 \
          (touched.line = line_at((step)->pool, touched.number)) &&                                               \
          (touched.coherent = program_coherent_anywhere && program_coherent((step)->pool, touched.number), true); \
@@ -38,7 +38,7 @@ static bool is_posted(const check_write *w, uint32_t flush) {
 /* Land what a line's flush has posted, or what was stored past the cache by then. */
 static void land_line(const program_step *step, const check_line *line, uint32_t flush) {
     EACH_WRITE(line, w)
-        if (w->host == step->host && w->time <= flush && is_posted(w, flush) && !is_open(step, w)) lands(w, step);
+    if (w->host == step->host && w->time <= flush && is_posted(w, flush) && !is_open(step, w)) lands(w, step);
 }
 
 static void land_flushed(check_thread *thread, const program_step *step) {
@@ -218,7 +218,8 @@ static uint32_t write_number(const check_touch *t, const check_copy *copy, unsig
     const uint32_t open = t->by_device ? open_number(t->line, t->step->thread) : 0;
     if (open) return open;
     const bool goes_on = stores_in_a_row(t);
-    for (int word = 0; goes_on && words != ALL_WORDS && !(state & (WRITE_NT | WRITE_LOCKED)) && word < LINE_WORDS; word++) {
+    for (int word = 0; goes_on && words != ALL_WORDS && !(state & (WRITE_NT | WRITE_LOCKED)) && word < LINE_WORDS;
+         word++) {
         const uint32_t number = held(copy->cached, word);
         check_write *w = line_write(t->line, number);
         if (w && w->site == t->step->site && !w->state && is_of_row(t, w) && holds_all(copy, number, w->words) &&
@@ -274,7 +275,7 @@ static void land_own_nt(const check_touch *t) {
     const check_line *line = t->line;
     if (!line->more && !((line->write[0].state | line->write[1].state) & WRITE_NT)) return;
     EACH_WRITE(t->line, w)
-        if (w->state & WRITE_NT && w->host == t->step->host && w->thread == t->step->thread) lands(w, t->step);
+    if (w->state & WRITE_NT && w->host == t->step->host && w->thread == t->step->thread) lands(w, t->step);
 }
 
 /* Every host sees a store to a coherent line as soon as it is made; one past the cache, when it lands. */

@@ -62,7 +62,8 @@ static inline uint64_t written(const check_write *w) {
     const uint64_t whole = ((each + UINT64_C(0x7F7F7F7F7F7F7F7F)) >> 7 & UINT64_C(0x0101010101010101)) * 0xFF;
     if (!w->edges) return whole;
     const int first = __builtin_ctz(w->words) * WORD, last = (31 - __builtin_clz(w->words)) * WORD;
-    return whole & UINT64_MAX << (first + (w->edges & 7)) & UINT64_MAX >> (PROGRAM_LINE - WORD - last + (w->edges >> 3));
+    return whole & UINT64_MAX << (first + (w->edges & 7)) &
+           UINT64_MAX >> (PROGRAM_LINE - WORD - last + (w->edges >> 3));
 }
 
 /* Let a version be of these bytes; returns false where it cannot be, as bytes are left out in the middle. */
@@ -130,18 +131,17 @@ static inline check_write *line_write(check_line *line, uint32_t number) {
 }
 
 /* All writes of a line that are in use and not lost in a crash. */
-#define EACH_WRITE(line, w)                                                                                  \
-    for (const check_line *chunk_##w = (line); chunk_##w;                                                    \
-         chunk_##w = chunk_##w->more ? room_at(chunk_##w->more) : NULL)                                      \
-        for (check_write *w = (check_write *)(uintptr_t)chunk_##w->write; w < chunk_##w->write + CHUNK_WRITES; \
-             w++)                                                                                            \
+#define EACH_WRITE(line, w)                                                                                         \
+    for (const check_line *chunk_##w = (line); chunk_##w;                                                           \
+         chunk_##w = chunk_##w->more ? room_at(chunk_##w->more) : NULL)                                             \
+        for (check_write *w = (check_write *)(uintptr_t)chunk_##w->write; w < chunk_##w->write + CHUNK_WRITES; w++) \
             if (w->time && !(w->state & WRITE_LOST))
 
 /* Return the write of a line that is newest; for each of its words it is the newest one, too. */
 static inline check_write *line_last(const check_line *line) {
     check_write *newest = NULL;
     EACH_WRITE(line, w)
-        if (!newest || w->time > newest->time) newest = w;
+    if (!newest || w->time > newest->time) newest = w;
     return newest;
 }
 

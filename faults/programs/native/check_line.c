@@ -57,7 +57,7 @@ uint16_t line_dropped_since(check_line *line, uint32_t time) {
 check_write *line_newest(check_line *line, int word, int not_of) {
     check_write *newest = NULL;
     EACH_WRITE(line, w)
-        if (w->words >> word & 1 && w->host != not_of && (!newest || w->time > newest->time)) newest = w;
+    if (w->words >> word & 1 && w->host != not_of && (!newest || w->time > newest->time)) newest = w;
     return newest;
 }
 
@@ -65,7 +65,7 @@ check_write *line_holds(check_line *line, check_write *got, uint64_t bytes) {
     if (!got || written(got) & bytes) return got;
     check_write *newest = NULL;
     EACH_WRITE(line, w)
-        if (written(w) & bytes && w->time <= got->time && (!newest || w->time > newest->time)) newest = w;
+    if (written(w) & bytes && w->time <= got->time && (!newest || w->time > newest->time)) newest = w;
     return newest;
 }
 
@@ -101,7 +101,7 @@ static void forget_everywhere(check_line *line, uint32_t number) {
 static bool is_newest(const check_line *line, const check_write *w) {
     uint64_t bytes = written(w);
     EACH_WRITE(line, other)
-        if (other->time > w->time) bytes &= ~written(other);
+    if (other->time > w->time) bytes &= ~written(other);
     return bytes != 0;
 }
 

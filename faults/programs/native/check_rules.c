@@ -110,7 +110,7 @@ static void tell(const check_touch *t, int word, const check_write *w, enum chec
     whole.offset = t->number * PROGRAM_LINE + word * WORD, whole.nbytes = WORD;
     report(&whole);
     EACH_WRITE(t->line, other) /* other words of the line would show the same mistake again */
-        if (other->host == w->host && known(t->step->host, other)) other->seen |= bit_of(t);
+    if (other->host == w->host && known(t->step->host, other)) other->seen |= bit_of(t);
 }
 
 static bool expected(const check_touch *t, int word) {
@@ -126,7 +126,7 @@ static bool expected(const check_touch *t, int word) {
 static check_write *newest_known(const check_touch *t, uint64_t bytes) {
     check_write *newest = NULL;
     EACH_WRITE(t->line, w)
-        if (written(w) & bytes && known(t->step->host, w) && (!newest || w->time > newest->time)) newest = w;
+    if (written(w) & bytes && known(t->step->host, w) && (!newest || w->time > newest->time)) newest = w;
     return newest;
 }
 

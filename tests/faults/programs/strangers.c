@@ -509,17 +509,27 @@ static const struct {
     const char *name;
     void (*writes)(void), (*reads)(void);
 } ways[] = {
-    {"seam", seam_write, seam_read},          {"unmapped", unmapped_write, usual_read},
-    {"remapped", remapped_write, usual_read}, {"locked", locked_write, usual_read},
-    {"timer", timer_write, usual_read},       {"barrier", barrier_write, barrier_read},
-    {"ending", ending_write, usual_read},     {"limit", limit_write, usual_read},
-    {"child", child_write, usual_read},       {"parts", parts_write, parts_read},
-    {"jumps", jumps_write, usual_read},       {"copied", copied_write, usual_read},
-    {"sorted", sorted_write, usual_read},     {"exchange", exchange_write, usual_read},
-    {"ahead", ahead_write, ahead_read},       {"faults", faults_write, usual_read},
-    {"cancel", cancel_write, usual_read},     {"c11", c11_write, usual_read},
+    {"seam", seam_write, seam_read},
+    {"unmapped", unmapped_write, usual_read},
+    {"remapped", remapped_write, usual_read},
+    {"locked", locked_write, usual_read},
+    {"timer", timer_write, usual_read},
+    {"barrier", barrier_write, barrier_read},
+    {"ending", ending_write, usual_read},
+    {"limit", limit_write, usual_read},
+    {"child", child_write, usual_read},
+    {"parts", parts_write, parts_read},
+    {"jumps", jumps_write, usual_read},
+    {"copied", copied_write, usual_read},
+    {"sorted", sorted_write, usual_read},
+    {"exchange", exchange_write, usual_read},
+    {"ahead", ahead_write, ahead_read},
+    {"faults", faults_write, usual_read},
+    {"cancel", cancel_write, usual_read},
+    {"c11", c11_write, usual_read},
     {"notified", notified_write, usual_read},
-    {"signals", signals_write, usual_read},   {"condition", condition_write, usual_read},
+    {"signals", signals_write, usual_read},
+    {"condition", condition_write, usual_read},
 };
 
 int main(int count, char **words) {
