@@ -302,6 +302,40 @@ def test_bytes_of_one_word_are_judged_each_by_itself() -> None:
     assert s.found() == {Found("not-flushed", True, "next", "further")}
 
 
+def test_a_store_is_kept_until_each_of_its_bytes_is_stored_anew() -> None:
+    s = Stream("A", "B")
+    for at, site in enumerate(("first", "second")):
+        s.store("A", X + at, bytes([1]), site)
+    for at in (8, 16, 24):
+        s.store("A", X + at, 1, f"at {at}")
+    s.store("A", FLAG, 1, "signal")
+    s.publish("A", FLAG)
+    heard(s)
+    s.invalidate("B", X)
+    s.load("B", X, 1, "load")
+    assert s.found() == {Found("not-flushed", True, "first", "load")}
+
+
+def test_bytes_between_stores_of_one_place_are_nobodys() -> None:
+    s = Stream("A", "B")
+    for at in (0, 8):
+        s.store("A", X + at, bytes([1] * 4), "fill")
+    s.store("A", FLAG, 1, "signal")
+    s.publish("A", FLAG)
+    heard(s)
+    s.load("B", X + 4, 4)
+    assert s.found() == set()
+
+
+def test_a_byte_that_this_host_stored_hides_none_beside_it() -> None:
+    s = Stream("A", "B")
+    written(s, "store", "signal")
+    heard(s)
+    s.store("B", X + 1, bytes([2]), "own")
+    s.load("B", X, 1, "load")
+    assert {found.kind for found in s.found()} == {"not-flushed", "older-write"}
+
+
 def test_old_bytes_beside_new_ones_of_their_word_teach_nothing() -> None:
     s = Stream("A", "B")
     s.store("A", X, bytes([1]), "first")
