@@ -281,6 +281,10 @@ def test_two_writers_of_one_line_and_a_line_for_each() -> None:
     s.store("A", X, 1, "A's")
     s.store("B", Y, 1, "B's")
     assert s.found() == set()
+    s = Stream("A", "B")
+    s.store("A", X, bytes([1]) * LINE, "A's")
+    s.store("B", X, bytes([2]) * LINE, "B's")
+    assert s.found() == {Found("two-writers", False, "A's", "B's")}
 
 
 def test_bytes_of_one_word_are_judged_each_by_itself() -> None:
