@@ -76,6 +76,8 @@ def run(ctx: click.Context, asked: ExecFlags) -> None:
         smallest = report.shorten(setting, failed) if failed is not None and trace is None else failed
     shown = [smallest if result is failed and smallest is not None else result for result in results]
     findings = report.show(setting, shown, smallest, "" if smallest is None else str(smallest.choice))
+    if failed is not None and len(results) < len(choices) and not any(each.missing for each in findings.mistakes):
+        report.note("no missing instruction was found in this run: --keep-going tries the other ones, too")
     differs = trace is not None and results[0].trace != trace
     if differs:
         differ = "another trace than the token's: the programs, their input or their pool differ"

@@ -128,7 +128,7 @@ KINDS: dict[int, MistakeKind] = {
     14: MistakeKind(
         "dirty-at-exit",
         "exit",
-        "a store that no flush follows until the end",
+        "a store that is never flushed",
         "{by}'s store to {line} was not flushed when the last process had ended: it may never arrive",
         "flush and fence (cxl_flush, cxl_fence) before the process ends",
         "store",
@@ -161,7 +161,7 @@ KINDS: dict[int, MistakeKind] = {
         "crash",
         "a store that a crash loses",
         "{host} reads {line}, where a store of {by} did not arrive before its crash",
-        "flush and fence the store (cxl_flush, cxl_fence) before any other one that makes it needed",
+        "flush and fence the store (cxl_flush, cxl_fence) before the store that makes recovery depend on it",
     ),
     19: MistakeKind(
         "assertion",

@@ -272,6 +272,16 @@ def test_a_failure_is_shortened_and_its_token_fails_again() -> None:
     assert again.trace == body.trace and again.signature() == failed.signature()
 
 
+def test_a_failure_that_names_no_instruction_says_how_to_go_on_and_which_run_it_became(tmp_path: Path) -> None:
+    program = build("queue.c")
+    pool = str(tmp_path / "pool")  # nobody has made a queue in it
+    words = ["exec", "--pool", pool, "--no-worst-case", "--seeds", "2", "--", str(program), pool, "consume"]
+    said = " ".join(CliRunner().invoke(main, words).output.split())
+    assert "seed 0 fails without random moves of lines, too: it is worst case 0 from here on" in said
+    assert "no missing instruction was found in this run: --keep-going tries the other ones, too" in said
+    assert "--keep-going tries" not in CliRunner().invoke(main, [*words[:3], "--seed", "0", *words[6:]]).output
+
+
 def test_a_crash_ends_a_host_and_its_cache() -> None:
     setting = queue(build("queue.c"), crash=(1, 60), idle_budget=2_000)
     result = worst(setting)
