@@ -218,7 +218,7 @@ def faults() -> str:
         "\n## Kinds of faults\n",
         KINDS,
         "",
-        "| kind | what happens | needs | may have | a run owes |",
+        "| kind | what happens | needs | may have | a run must |",
         "|---|---|---|---|---|",
     ]
     for name, kind in FAULTS.items():

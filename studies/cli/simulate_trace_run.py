@@ -75,7 +75,7 @@ def _summary(outcome: Replay) -> Table:
     alike: defaultdict[tuple[str, int, int, str], list[Called]] = defaultdict(list)
     for call in outcome.calls:
         alike[call.what.name, call.what.nbytes, len(call.members), call.variant].append(call)
-    table = _table("collective", "a rank\nbrings", "ranks", "variant", "calls", "each\nus", "all\nus", "waited\nus")
+    table = _table("collective", "bytes\nper rank", "ranks", "variant", "calls", "each\nus", "all\nus", "waited\nus")
     for (name, nbytes, ranks, variant), calls in alike.items():
         took_ns = [call.end_ns - call.begin_ns for call in calls]
         waited_ns = sum(call.begin_ns - call.ready_ns for call in calls)
@@ -86,7 +86,7 @@ def _summary(outcome: Replay) -> Table:
 
 
 def _each(outcome: Replay) -> Table:
-    table = _table("collective", "a rank\nbrings", "ranks", "variant", "node", "begins\nus", "takes\nus", "waited\nus")
+    table = _table("collective", "bytes\nper rank", "ranks", "variant", "node", "begins\nus", "takes\nus", "waited\nus")
     for call in outcome.calls:
         size, ranks = format_bytes(call.what.nbytes), str(len(call.members))
         times = _us(call.begin_ns), _us(call.end_ns - call.begin_ns), _us(call.begin_ns - call.ready_ns)
