@@ -8,12 +8,14 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from collectives.algorithms.catalog import load_algorithm, variants
+from collectives.communicator.calls import watch
 from collectives.communicator.communicator import Communicator
 from cxlemu.errors import (
     ArgumentError,
@@ -29,6 +31,7 @@ from cxlemu.errors import (
 )
 from cxlemu.memory import MemorySpec
 from cxlemu.pool.session import Session
+from cxlemu.pool.session_area import RankState, Status
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch
 from tests.helpers import worlds
@@ -520,7 +523,7 @@ NAMED: dict[str, tuple[Program, Program, str]] = {
     "an earlier call": (
         lambda c: (c.broadcast(of(4), root=0), c.barrier()),
         lambda c: (c.broadcast(of(4), root=1), c.barrier()),
-        r"call 2 of .* is \[barrier .* on rank 0, and its root, variant, .* or an earlier call differs on rank 1",
+        r"call 2 of .* is \[barrier .* on rank 0 and also on rank 1: call 1 or one before it differed, or its root, ",
     ),
     "a root": (lambda c: c.reduce(of(4)), lambda c: c.reduce(of(4), root=1), r"but \[reduce sum root 1 .* on rank 1"),
 }
@@ -530,6 +533,30 @@ NAMED: dict[str, tuple[Program, Program, str]] = {
 def test_errors_name_what_the_user_called(what: str) -> None:
     *programs, expected = NAMED[what]
     assert re.search(expected, str(failures(each_its_own(*programs))[0]))
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_what_a_peer_called_earlier_is_not_taken_for_its_call_now(monkeypatch: pytest.MonkeyPatch, comes: bool) -> None:
+    """A rank's line keeps the last call in which it waited, until it waits again."""
+    error, looks = MismatchError("rank 1 rang in another call", (0, 1)), []
+    older, now = (Status(1, 1, call, 7, 9, RankState.RUNNING, text) for call, text in ((2, b"barrier"), (13, b"scan")))
+
+    def peek(rank: int) -> Status:
+        looks.append(rank)
+        return now if comes and len(looks) > 3 else older
+
+    monkeypatch.setattr(watch, "ANSWER_S", 30 * watch.LOOK_S if comes else watch.LOOK_S)
+    session: Any = SimpleNamespace(peek=peek, report=lambda *its: None)
+    context: Any = SimpleNamespace(session=session, rank=0)
+    monitor = watch.PeerMonitor(
+        context, board=session, comm=7, members=(0, 1), deadline_s=1.0, call=13, internal_calls=1
+    )
+    call: Any = SimpleNamespace(collective="gather", redop="none", root=1, nbytes=4, dtype="u8", algorithm="line")
+    part: Any = SimpleNamespace(rank=0)
+    running: Any = SimpleNamespace(call=call, part=part, verb="", name="gather 4 B", binding=SimpleNamespace(tag=3))
+    said = str(monitor.with_both_calls(running, error))
+    named = "call 12 of this communicator is [gather 4 B] on rank 0 but [scan ...] on rank 1"
+    assert said.startswith(named) if comes else said == str(error)
 
 
 def test_who_cannot_ask_for_the_other_call_tells_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -72,7 +72,7 @@ class PeerMonitor:
         with suppress(RunError):  # the pool may be out of reach
             self._tell(running)
             while error.ranks and time.monotonic() < until:
-                if calls := self._calls(error.ranks, {running.part.rank: running}):
+                if calls := self._calls(error.ranks, running):
                     return MismatchError(f"{calls}: {SAME}", error.ranks)
                 time.sleep(LOOK_S / 10)
         return error
@@ -84,20 +84,26 @@ class PeerMonitor:
         self.context.session.report(self.comm, self.call, running.binding.tag, _short(running))
         self._told = True
 
-    def _calls(self, ranks: tuple[int, ...], known: Mapping[int, Running]) -> str:
-        """What two ranks call, in words; nothing where one of them has not said it."""
-        said = {rank: running.name for rank, running in known.items()}
-        short = {rank: _short(running) for rank, running in known.items()}
-        for rank in set(ranks) - known.keys():
-            if (status := self.context.session.peek(self.members[rank])) is not None and status.comm == self.comm:
-                short[rank], said[rank] = status.text, f"{status.text} ..."
-        if len(ranks) != 2 or not said.keys() >= set(ranks):
+    def _calls(self, ranks: tuple[int, ...], running: Running | None = None) -> str:
+        """What two ranks call, in words; nothing where one of them has not said it of the same call as the other.
+
+        A rank's status line keeps the last call in which that rank waited, which may be over for long.
+        """
+        said: dict[int, tuple[int, str, str]] = {}  # the number of the call, what peers read of it, and what is shown
+        for rank in ranks:
+            if running is not None and rank == running.part.rank:
+                said[rank] = self.call, _short(running), running.name
+            elif (status := self.context.session.peek(self.members[rank])) is not None and status.comm == self.comm:
+                said[rank] = status.call, status.text, f"{status.text} ..."
+        if len(ranks) != 2 or len(said) != 2 or len({number for number, *_ in said.values()}) > 1:
             return ""
-        one, other = (f"[{said[rank]}] on rank {rank}" for rank in ranks)
-        call = f"call {self.call - self.internal_calls} of this communicator is"
-        if len({text[:TEXT_BYTES] for text in short.values()}) > 1:
+        number = said[ranks[0]][0] - self.internal_calls
+        one, other = (f"[{said[rank][2]}] on rank {rank}" for rank in ranks)
+        call = f"call {number} of this communicator is"
+        if len({text[:TEXT_BYTES] for _, text, _ in said.values()}) > 1:
             return f"{call} {one} but {other}, or an earlier call differed"
-        return f"{call} {one}, and its root, variant, list of arrays or an earlier call differs on rank {ranks[1]}"
+        earlier = f"call {number - 1} or one before it differed" if number > 1 else "an earlier call differed"
+        return f"{call} {one} and also on rank {ranks[1]}: {earlier}, or its root, variant or list of arrays differs"
 
     @property
     def _peers(self) -> list[int]:
@@ -117,7 +123,7 @@ class PeerMonitor:
         gone = lost_among(self.context, {self.members[rank] for rank in awaited})
         if (notice := revocation.poll(self.board)) is not None:
             self.context.check()  # a peer that lost its capacity has seen that earlier than this rank
-            calls = self._calls(notice[1].numbers, {}) if notice[1].cause is Cause.MISMATCH else ""
+            calls = self._calls(notice[1].numbers) if notice[1].cause is Cause.MISMATCH else ""
             error = revocation.as_error(*notice, waits, me=self.members.index(self.context.rank), calls=calls)
             if isinstance(error, PeerLostError) and set(error.ranks) <= set(self._ranks(gone)):
                 raise self._lost(gone, error.ranks, waits)  # this rank has also seen it
@@ -142,7 +148,7 @@ class PeerMonitor:
         same_call = (status.comm, status.call) == (self.comm, self.call)
         if same_call and status.tag != running.binding.tag:
             ranks = (running.part.rank, self.members.index(peer))
-            raise MismatchError(f"{self._calls(ranks, {ranks[0]: running})}: {SAME}", ranks)
+            raise MismatchError(f"{self._calls(ranks, running)}: {SAME}", ranks)
 
     def _ranks(self, members: Iterable[int]) -> tuple[int, ...]:
         return tuple(sorted(self.members.index(member) for member in members))
