@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from functools import partial
 from types import CodeType, FrameType
@@ -25,6 +25,7 @@ _IMPORTING = "<frozen importlib._bootstrap>"
 _ASKED_BY_C = frozenset({"__getattr__", "__getattribute__", "__eq__", "__hash__", "__len__", "__bool__", "__index__"})
 _TO_THE_END = _ASKED_BY_C | {"__exit__"}  # who leaves a context would otherwise leave behind what it takes away
 
+_at_termination: Callable[[FrameType | None], None] | None = None
 _CAME = "_signal_came"  # an attribute of the KeyboardInterrupt that SIGINT raised, not code of users
 
 
@@ -68,11 +69,16 @@ def _code_of(handler: Any) -> CodeType | None:
     return getattr(getattr(method, "__func__", method), "__code__", None)
 
 
-def terminates_in_order() -> None:
+def terminates_in_order(first: Callable[[FrameType | None], None] | None = None) -> None:
     """Let SIGTERM first end this process's workers, and remove what multiprocessing keeps in /tmp, as a Manager does.
 
     A forked child is ended at once, as by the system.
+
+    Args:
+        first: Called before that, with the frame that SIGTERM interrupts; None: nothing is.
     """
+    global _at_termination
+    _at_termination = first
     signal.signal(signal.SIGTERM, _end_workers)
     os.register_at_fork(after_in_child=_end_at_once)
 
@@ -80,6 +86,8 @@ def terminates_in_order() -> None:
 def _end_workers(number: int, frame: FrameType | None) -> None:
     signal.signal(number, signal.SIG_DFL)  # a second one does not wait
     try:
+        if _at_termination is not None:
+            _at_termination(frame)
         if (util := sys.modules.get("multiprocessing.util")) is not None:
             from multiprocessing import active_children
 

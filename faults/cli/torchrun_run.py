@@ -3,10 +3,8 @@
 import importlib.util
 import json
 import os
-import re
 import shutil
 import tempfile
-import textwrap
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,7 +13,6 @@ from typing import Any
 
 import click
 from click.core import ParameterSource
-from rich.markup import escape
 from rich.table import Table
 
 from cxlemu.cli.console import console
@@ -29,16 +26,14 @@ from cxlemu.topology import Topology
 from cxlemu.topology.fields import closest
 from cxlemu.units import counted
 from faults.cli.torchrun import TorchrunFlags
+from faults.cli.torchrun_rounds import tell_rounds
 from faults.cli.torchrun_undone import undone
 from faults.torch.launch import Round, run_ranks
 from faults.torch.script import LeftOut, TrainingScript
 from faults.torch.settings import VARIABLE, Settings
 
-LINE_MAX = 240
-COLUMN_CHARS = 60
 FOUND_MAX = 5  # findings that are printed
 REPORT_BYTES_MAX = 1 << 30
-OF_TORCH = re.compile(r"^RuntimeError: Got the following error when running the callback: ")  # what it puts before ours
 
 
 def run(ctx: click.Context, asked: TorchrunFlags) -> None:
@@ -83,7 +78,7 @@ def run(ctx: click.Context, asked: TorchrunFlags) -> None:
         "events": lines,
         "undone": missing,
     }
-    wrong = _tell(lines, rounds, kept)
+    wrong = _tell(lines, rounds, kept, debug=settings.debug)
     for sentence in missing:
         click.echo(sentence, err=True)
     write_json(asked.json_file, report)
@@ -175,7 +170,7 @@ def _reports(folder: Path, ranks: int) -> list[dict[str, Any]]:
     return sorted(reports, key=lambda event: float(event["at"]))
 
 
-def _tell(events: list[dict[str, Any]], rounds: list[Round], kept: Path) -> bool:
+def _tell(events: list[dict[str, Any]], rounds: list[Round], kept: Path, *, debug: bool = False) -> bool:
     """Print what happened, and last what was wrong. Returns whether a result was wrong."""
     wrong = [event for event in events if event["kind"] in ("difference", "replicas")]
     _tell_compared([event for event in events if event["kind"] == "compared"], len(wrong))
@@ -183,9 +178,8 @@ def _tell(events: list[dict[str, Any]], rounds: list[Round], kept: Path) -> bool
     if steps and not any(event["kind"] in ("error", "replicas") for event in events):
         click.echo(f"# replicas compared: after {counted(len(steps), 'step')}, all equal")
     _tell_steps([event for event in events if event["kind"] == "steps" and event["rank"] == 0])
-    happened = [event for event in events if event["kind"] == "fault"]
-    if happened or any(each.failed for each in rounds):
-        _tell_rounds(events, rounds, happened, wrong)
+    if any(event["kind"] == "fault" for event in events) or any(each.failed for each in rounds):
+        tell_rounds(events, rounds, wrong, debug=debug)
     sentences = list(dict.fromkeys(event["sentence"] for event in wrong))
     for sentence in sentences[:FOUND_MAX]:
         click.echo(f"wrong: {sentence}", err=True)
@@ -194,39 +188,6 @@ def _tell(events: list[dict[str, Any]], rounds: list[Round], kept: Path) -> bool
     if any("call" in event for event in wrong) and (kept / "call").exists():  # it is not a message
         click.echo(f"again, alone: cxlemu torchrun --replay {kept / 'call'}", err=True)
     return bool(wrong)
-
-
-def _tell_rounds(
-    events: list[dict[str, Any]], rounds: list[Round], happened: list[dict[str, Any]], wrong: list[dict[str, Any]]
-) -> None:
-    """Print which fault and which error came on which rank, and how long after the first fault."""
-    begin = min((float(event["at"]) for event in happened), default=None)
-    table = Table("rank", "round", "what", "after", box=None)
-    rows: list[tuple[float, int, str, str]] = []
-    for event in events:
-        if event["kind"] in ("fault", "error"):
-            error = f"fault: {event['what']}" if event["kind"] == "fault" else _error(event, wrong)
-            rows.append((float(event["at"]), event["rank"], _round_of(event, rounds), error))
-    for number, each in enumerate(rounds):
-        for rank, code in each.codes.items():
-            if code < 0:
-                error = "stopped by cxlemu torchrun" if rank in each.stopped else f"ended by signal {-code}"
-                rows.append((each.ended[rank], rank, str(number), error))
-    for offset, rank, number_of_round, error in sorted(rows):
-        table.add_row(str(rank), number_of_round, escape(textwrap.fill(error, COLUMN_CHARS)), _after(offset, begin))
-    console().print(table, soft_wrap=False)
-    if len(rounds) > 1 and not rounds[-1].failed:
-        click.echo(f"round {len(rounds) - 1}: all ranks ended well, after {counted(len(rounds) - 1, 'restart')}")
-
-
-def _error(event: dict[str, Any], wrong: list[dict[str, Any]]) -> str:
-    """Shorten an error to its first line, or to its kind where it tells of a difference that is printed below."""
-    line = OF_TORCH.sub("", event["text"].splitlines()[0])
-    where = re.search(r'File "([^"]*)", line (\d+)', "".join(event.get("where", ())))
-    place = f" ({Path(where[1]).name} line {where[2]})" if where else ""
-    if any(each["sentence"].partition(":")[0] in line for each in wrong):
-        return f"{line.partition(':')[0].rpartition('.')[2]}: see below{place}"
-    return textwrap.shorten(line, LINE_MAX, placeholder=" ...") + place
 
 
 def _tell_compared(events: list[dict[str, Any]], wrong: int) -> None:
@@ -252,17 +213,6 @@ def _tell_steps(events: list[dict[str, Any]]) -> None:
         times = (f"{step['paced_us']:.1f}", f"{step['virtual_us']:.1f}", f"{step['wall_s']:.3f}")
         table.add_row(str(number), calls, *times)
     console().print(table, soft_wrap=False)
-
-
-def _round_of(event: dict[str, Any], rounds: list[Round]) -> str:
-    for number, each in enumerate(rounds):
-        if float(event["at"]) <= max(each.ended.values()) + 0.5:
-            return str(number)
-    return str(len(rounds) - 1)
-
-
-def _after(offset: float, begin: float | None) -> str:
-    return "" if begin is None else f"{offset - begin:.2f} s"
 
 
 def _replay(ctx: click.Context, folder: Path, json_file: Path | None) -> int:

@@ -37,10 +37,10 @@ _LIBRARY = f"{Path(os.__file__).parent}/"
 
 def main(script: str, *arguments: str) -> None:
     """Run a training script, and report how it ended."""
-    terminates_in_order()
-    die_with(int(os.environ[PARENT]))
     settings = Settings.of_environment()
     harness = TrainingHarness(settings, int(os.environ["RANK"]))
+    terminates_in_order(lambda frame: harness.tell("stopped", where=_where(traceback.extract_stack(frame))))
+    die_with(int(os.environ[PARENT]))
     Installed.harness = harness
     every_group_is_cxl()
     if settings.digests:
@@ -54,7 +54,9 @@ def main(script: str, *arguments: str) -> None:
         raise
     except BaseException as error:
         line = "".join(traceback.format_exception_only(error)).strip()
-        harness.tell("error", type=type(error).__name__, text=line, where=frames_of_the_script(error)[-1:])
+        harness.tell(
+            "error", type=type(error).__name__, text=line, where=_where(traceback.extract_tb(error.__traceback__))
+        )
         if not settings.debug:
             complain(error, line)
             raise SystemExit(1) from None
@@ -89,6 +91,12 @@ def frames_of_the_script(error: BaseException) -> list[str]:
     """Return an error's frames as a traceback has them, but not those of torch, of this package and of Python."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_shown(frame.filename)]
     return traceback.format_list(frames)
+
+
+def _where(stack: traceback.StackSummary) -> list[str]:
+    """Return the innermost frame of the user's files; a library's where there is no other."""
+    frames = [frame for frame in stack if _is_shown(frame.filename)]
+    return traceback.format_list(([frame for frame in frames if "site-packages" not in frame.filename] or frames)[-1:])
 
 
 def _is_shown(file: str) -> bool:

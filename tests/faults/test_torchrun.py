@@ -4,7 +4,9 @@ import importlib.util
 import json
 import os
 import re
+import signal
 import subprocess
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,12 +23,14 @@ from cxlemu.plan import DTYPES, Op
 from cxlemu.pool import segments
 from cxlemu.world import RankContext, launch
 from faults.cli.torchrun import TorchrunFlags
+from faults.cli.torchrun_rounds import place
 from faults.cli.torchrun_run import _tell as tell
 from faults.cli.torchrun_undone import undone
 from faults.torch.launch import Round
 from faults.torch.leaving_out import LeavingOut
 from faults.torch.saved import FORMAT, SavedCall, load, replay
 from faults.torch.script import TrainingScript
+from faults.torch.settings import PARENT, VARIABLE, Settings
 from tests.helpers.commands import cxlemu, python
 from tests.helpers.tables import with_rows
 from tests.helpers.tiers import PATIENT_S
@@ -129,7 +133,7 @@ def test_the_invalidate_that_is_taken_out_is_named_in_the_first_step(tmp_path: P
     (wrong,) = (line for line in done.stderr.splitlines() if line.startswith("wrong: "))
     assert "of group 0, all_reduce sum of" in wrong and "differs from Gloo: rank 0, element" in wrong
     assert "the prover: rank 1 reads line" in wrong and "did not invalidate it" in wrong
-    table = done.stdout[done.stdout.index(" rank  round  what") :].splitlines()
+    table = done.stdout[done.stdout.index(" rank  what") :].splitlines()
     told = re.compile(r"DistBackendError: see below \(train_ddp.py line \d+\)")
     assert max(map(len, table)) <= 80 and sum(bool(told.search(row)) for row in table) == 2
     assert "(call " not in wrong  # which would be the prover's own number
@@ -261,6 +265,56 @@ def test_what_ranks_said_is_no_markup(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "".join(said.split()) in "".join(capsys.readouterr().out.split())
 
 
+WAITED = "in call 12 of group 0: all_reduce sum float32[3]: {}; rank 0 waits in [all_reduce line] for rank 1 to ring p"
+
+
+def error(rank: int, text: str, line: int) -> dict[str, Any]:
+    where = [f'  File "/a/bug.py", line {line}, in <module>\n    step()\n']
+    return {"kind": "error", "rank": rank, "at": 5.0 + rank, "text": text, "where": where}
+
+
+@with_rows(
+    ("rank 1 left", {1: 0}, "ended normally while others waited for it"),
+    ("ranks 1, 2 left", {1: 0}, "ended normally while others waited for it"),
+    ("rank 1 died: its process 13125 has ended", {1: 0}, "ended normally while others waited for it"),
+    ("rank 1 died: its process 13125 has ended", {1: 7}, "exited with code 7"),
+    ("rank 1 died: its process 13125 has ended", {1: -11}, "ended by signal 11"),
+    ("rank 1 left", {1: 1}, "KeyError: 'no such sample: 17' (bug.py line 17)"),
+    ("Timed out waiting: rank 0 waited 8 s for rank 1", {1: -15}, "stopped by cxlemu torchrun (bug.py line 18)"),
+)
+def test_the_rank_that_the_others_waited_for_is_named_last_and_once(
+    others: str, codes: dict[int, int], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lost = [
+        error(rank, f"torch.distributed.DistBackendError: cxl: rank {rank} {WAITED.format(others)}", 20)
+        for rank in (0, 2)
+    ]
+    by_signal = {"kind": "stopped", "rank": 1, "at": 20.0, "where": error(1, "", 18)["where"]}
+    its = [error(1, "KeyError: 'no such sample: 17'", 17)] * ("KeyError" in said) + [by_signal] * ("stopped" in said)
+    ended = Round({0: 6.0, 1: 30.0, 2: 8.0}, {0: 1, 2: 1} | codes, [1] * ("stopped" in said))
+    for debug in (False, True):
+        assert not tell([*lost, *its], [ended], tmp_path, debug=debug)
+        printed = capsys.readouterr().out
+        table, _, cause = printed.rpartition("\ncause: ")
+        assert cause == f"rank 1: {said}; ranks 0, 2 failed in calls with it\n"
+        words = " ".join(table.split())
+        assert words.startswith(f"rank what 1 {said} 0 DistBackendError: cxl: rank 0 in call 12 of group 0: "), words
+        assert ("for rank 1 to ring" in words) is debug and "(bug.py line 20) 2 Dist" in words
+
+
+def test_a_groups_error_is_whole_and_has_no_cause_where_all_ranks_differ(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    differs = "call 13 of this communicator is [all_reduce line 16 B f32 sum in place] on rank 0 but [all_reduce sum 4"
+    differs += " f32 l ...] on rank 1, or an earlier call differed: all ranks must call the same collectives with the "
+    differs += "same arguments"
+    text = f"DistBackendError: cxl: rank 0 in call 13 of group 0: all_reduce sum float32[4]: {differs}"
+    assert not tell([error(rank, text, 22) for rank in (0, 1)], [Round({0: 6.0, 1: 7.0}, {0: 1, 1: 1})], tmp_path)
+    printed = capsys.readouterr().out
+    assert " ".join(printed.split()).count("with the same arguments (bug.py line 22)") == 2
+    assert "cause:" not in printed and "after" not in printed.splitlines()[0]
+
+
 @with_rows((None, 3), (KeyboardInterrupt(), 130), (SystemExit(143), 143), (ArgumentError("no"), 2))
 @pytest.mark.parametrize("call", [False, True])
 def test_a_folder_stays_only_where_a_call_is_kept_in_it(
@@ -336,6 +390,35 @@ def test_no_traceback_of_ours_is_in_the_way(tmp_path: Path) -> None:
     assert "rank.py" not in done.stdout and "KeyError: 'mine'" in done.stdout
 
 
+@needs_torch
+def test_a_rank_that_is_stopped_tells_its_line_and_a_librarys_is_not_the_scripts(tmp_path: Path) -> None:
+    """The frame of a library that the script calls is passed over."""
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages/pauses.py").write_text(PAUSE)
+    (tmp_path / "late.py").write_text(LATE_RANK)
+    Settings(str(tmp_path)).write()
+    env = {**os.environ, VARIABLE: str(tmp_path), "RANK": "0", PARENT: str(os.getpid())}
+    words = [sys.executable, "-P", "-m", "faults.torch.rank", "late.py"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=tmp_path, env=env) as rank:
+        try:
+            assert rank.stdout is not None and rank.stdout.readline() == b"ready\n"
+            rank.terminate()
+            assert rank.wait(PATIENT_S) == -signal.SIGTERM
+        finally:
+            rank.kill()
+    (told,) = map(json.loads, (tmp_path / "rank-0.jsonl").read_text().splitlines())
+    assert told["kind"] == "stopped" and place(told) == " (late.py line 3)"
+
+
+PAUSE = """
+import time
+def pause():
+    print("ready", flush=True), time.sleep(600)
+"""
+LATE_RANK = """import sys
+sys.path.append("site-packages")
+import pauses; pauses.pause()
+"""
 SMALL = """
 import sys
 import torch, torch.distributed as dist
