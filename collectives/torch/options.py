@@ -10,6 +10,7 @@ from uuid import UUID
 
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import MemorySpec
+from cxlemu.memory.backend import BACKENDS
 from cxlemu.units import parse_bytes, parse_whole, shortened
 
 PREFIX = "CXLEMU_"
@@ -76,6 +77,8 @@ def _parsed(name: str, text: str) -> Any:
                 return parse_bytes(text)
             case "devices":
                 return tuple(text.split(":"))
+            case "backend" if text not in BACKENDS:
+                raise ValueError(f"a backend is one of {', '.join(BACKENDS)}")
             case _:
                 return text
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Numbers in environment variables: whatever a variable holds, one short sentence names it."""
+"""Numbers and names in environment variables: whatever a variable holds, one short sentence names it."""
 
 import importlib.util
 import os
@@ -41,6 +41,7 @@ def past_caches(environment: Mapping[str, str]) -> object:
 
 READ: dict[str, tuple[Callable[[Mapping[str, str]], object], dict[str, str]]] = {
     machine.VARIABLE: (past_caches, {}),
+    "CXLEMU_BACKEND": (of_process_groups, {}),
     "CXLEMU_SEED": (of_process_groups, {}),
     "CXLEMU_CARD_BYTES": (of_process_groups, {}),
     "CXLEMU_HEAP_BYTES": (of_process_groups, {}),
@@ -52,7 +53,7 @@ for its in LAUNCHERS:
 
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("variable", READ)
-def test_what_is_no_number_is_one_short_sentence(variable: str, wrong: str) -> None:
+def test_what_a_variable_cannot_hold_is_one_short_sentence(variable: str, wrong: str) -> None:
     read, others = READ[variable]
     with pytest.raises(InputError, match=rf"^{re.escape(variable)} is ") as error:
         read(others | {variable: WRONG[wrong]})
