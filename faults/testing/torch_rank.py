@@ -22,7 +22,11 @@ def main(file: str, function: str, folder: str, arguments: str) -> None:
     dist.init_process_group("cxl")
     rank = dist.get_rank()
     result = getattr(module, function)(*json.loads(arguments))
-    Path(folder, f"result-{rank}.json").write_text(json.dumps(result))
+    try:
+        text = json.dumps(result)
+    except TypeError as error:
+        raise TypeError(f"{function}: results pass through JSON: {error}; return x.tolist() of a tensor") from None
+    Path(folder, f"result-{rank}.json").write_text(text)
     if dist.is_initialized():
         dist.destroy_process_group()
 

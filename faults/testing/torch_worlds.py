@@ -14,6 +14,7 @@ import pytest
 
 from cxlemu.errors import ArgumentError
 from cxlemu.files import read_file
+from faults.testing.worlds import OWN_SEED
 
 REPORT_BYTES_MAX = 1 << 30
 
@@ -49,12 +50,16 @@ class TorchWorld:
             What became of the run. Without faults all ranks returned.
 
         Raises:
-            ArgumentError: The function cannot be found by its name.
+            ArgumentError: The function cannot be found by its name, or JSON has nothing like an argument.
             Failed: A rank failed although no fault was asked for, a result differs, or what was asked for never
                 happened; with the report.
         """
         if "<" in function.__qualname__ or "." in function.__qualname__:
             raise ArgumentError(f"torch_world runs functions of a module, not {function.__qualname__}")
+        try:
+            passed = json.dumps(arguments)
+        except TypeError as error:
+            raise ArgumentError(f"{function.__name__}: arguments pass through JSON: {error}") from None
         file = str(Path(inspect.getfile(function)).resolve())
         for old in self.folder.glob("result-*.json"):
             old.unlink()
@@ -64,7 +69,7 @@ class TorchWorld:
             file,
             function.__name__,
             str(self.folder),
-            json.dumps(arguments),
+            passed,
         ]
         command = [sys.executable, "-P", "-m", "cxlemu", "torchrun", *self.flags, "--json", str(report), *words]
         try:
@@ -91,7 +96,7 @@ def worlds(folder: Path, beside: Path, seed: int) -> Callable[..., TorchWorld]:
         ranks: int = 2,
         *,
         backend: str = "emulated",
-        adversary: int | str | None = "seeded",
+        adversary: int | str | None = OWN_SEED,
         compare: bool = False,
         digests: int = 0,
         faults: str | Sequence[dict[str, Any]] = (),
@@ -102,7 +107,9 @@ def worlds(folder: Path, beside: Path, seed: int) -> Callable[..., TorchWorld]:
         if importlib.util.find_spec("torch") is None:
             raise ArgumentError("torch_world needs PyTorch: pip install 'cxlemu[torch]'")
         flags = ["-n", str(ranks), "--backend", backend]
-        number = seed if adversary == "seeded" else adversary
+        number = seed if adversary == OWN_SEED else adversary
+        if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
+            raise ArgumentError(f'an adversary is "seeded", a seed or None, not {adversary!r}')
         if number is not None and backend == "emulated":
             flags += ["--adversary", str(number)]
         flags += ["--compare", "gloo"] * compare + ["--digests", str(digests)] * bool(digests)
