@@ -23,10 +23,10 @@ from collectives.torch.options import Options
 from collectives.torch.order import CallOrder
 from collectives.torch.streams import GroupStreams
 from collectives.torch.verbs import GroupVerbs, Run
-from collectives.torch.work import Ended, Result, Together, Work
+from collectives.torch.work import Ended, Failed, Result, Together, Work
 from collectives.torch.world import GroupPool, open_pool, part_of
 from cxlemu.dlpack import pin
-from cxlemu.errors import CxlemuError, DeadlineError, InputError, PeerLostError
+from cxlemu.errors import CxlemuError, DeadlineError, InputError, MismatchError, PeerLostError
 from cxlemu.units import counted
 
 ENDING_S = 2.0  # for calls under way and callbacks; longer would be felt where they wait for a peer that never comes
@@ -43,6 +43,7 @@ class CxlGroup(PoolTensors, GroupVerbs):
         self._name, self._description = str(asked.group_id), "undefined"
         self._ranks = list(asked.global_ranks_in_group) or list(range(self._size))  # torch leaves out the world's
         self._number = 0  # of the last call
+        self._last: tuple[str, ...] = ()  # how errors name that one
         self._messages = 0  # count of those sent and received
         self._barriers = 0
         self._coalesced: list[Work | MessageWork] | None = None
@@ -68,6 +69,7 @@ class CxlGroup(PoolTensors, GroupVerbs):
 
     def _start(self, name: str, run: Run, result: Result, opts: Any, *about: torch.Tensor, detail: str = "") -> Work:
         number = self._number = self._number + 1
+        before, self._last = self._last, (name, detail)
         if Installed.harness is not None:
             run = partial(Installed.harness.call, self._name, number, run)
         if opts is not None and (timeout := opts.timeout) > NO_TIME and self._pool is not None:
@@ -79,18 +81,21 @@ class CxlGroup(PoolTensors, GroupVerbs):
             seen = profiled.SeenCall(name, about, out | self._metadata, asynchronous=asynchronous)
             run = run if asynchronous else seen.around(run)
         if asynchronous:
-            work = self._post(run, result, about, partial(self._named, number, name, detail, about))
+            named = partial(self._named, number, name, detail, about)
+            work = self._post(run, result, about, named, partial(self._failed, before=before))
             work.seen = seen
             return work
         try:
             self._order.call(run)
         except CxlemuError as error:
-            raise self._failed(error, self._named(number, name, detail, about)) from error
+            raise self._failed(error, self._named(number, name, detail, about), before) from error
         return self._done
 
-    def _post(self, run: Run, result: Result, about: Sequence[torch.Tensor], named: Callable[[], str]) -> Work:
+    def _post(
+        self, run: Run, result: Result, about: Sequence[torch.Tensor], named: Callable[[], str], failed: Failed
+    ) -> Work:
         pin(about, result)
-        work = Work(self._streams.later(run, about), result, self._order, named, self._failed)
+        work = Work(self._streams.later(run, about), result, self._order, named, failed)
         self._order.post(work, sum(map(of.nbytes, about)))
         if self._coalesced is not None:
             self._coalesced.append(work)
@@ -111,7 +116,9 @@ class CxlGroup(PoolTensors, GroupVerbs):
         what = ", ".join(map(of.describe, about[:1])) + (f" and {len(about) - 1} more" if len(about) > 1 else "")
         return " ".join(filter(None, [f"call {number} of group {self._name}:", name, detail, what]))
 
-    def _failed(self, error: CxlemuError, call: str) -> Exception:
+    def _failed(self, error: CxlemuError, call: str, before: tuple[str, ...] = ()) -> Exception:
+        if before and isinstance(error, MismatchError):
+            call += f", after {' '.join(filter(None, before))}"
         failed = as_torch(error, self._rank, call)
         self._error = self._error or failed
         return failed

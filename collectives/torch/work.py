@@ -18,6 +18,7 @@ from collectives.torch.typed import needs_type, typed_future
 from cxlemu.errors import CxlemuError
 
 Result = list[Any]
+Failed = Callable[[CxlemuError, str], Exception]  # makes torch's error of ours and the name of the call
 
 
 class Order(Protocol):
@@ -36,7 +37,7 @@ class Work(dist._Work):  # type: ignore[misc]
         result: Result,
         order: Order,
         name: Callable[[], str],
-        failed: Callable[[CxlemuError, str], Exception],
+        failed: Failed,
     ) -> None:
         super().__init__()
         self._run, self._result, self._order, self._name, self._failed = run, result, order, name, failed

@@ -1,4 +1,4 @@
-"""A peer that stops, sleeps or ends: what the others raise."""
+"""A peer that stops, sleeps, ends or calls something else: what the others raise."""
 
 import os
 import signal
@@ -49,6 +49,20 @@ def ended(rank: int, ranks: int, store: Any, hooked: str) -> str:
         steps(trained, rank, 1) if hooked else dist.all_reduce(torch.ones(4))
     except RuntimeError as error:
         return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def roots(rank: int, ranks: int, store: Any, way: str) -> str:
+    """Each rank broadcasts, and waits for nobody: it is the next call that fails."""
+    dist.init_process_group("cxl", store=store, rank=rank, world_size=ranks)
+    dist.barrier()
+    dist.broadcast(torch.ones(4), src=rank)
+    try:
+        work = dist.all_reduce(torch.ones(3), async_op=way == "asynchronous")
+        if work is not None:
+            work.wait()
+    except RuntimeError as error:
+        return str(error)
     return ""
 
 

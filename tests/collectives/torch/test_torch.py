@@ -165,6 +165,12 @@ def test_a_peer_that_is_stopped_is_reported_long_before_the_groups_timeout() -> 
     assert "rank 0 declared this rank, 1, lost" in found[1]
 
 
+@pytest.mark.parametrize("way", ["at once", pytest.param("asynchronous", marks=pytest.mark.deep)])
+def test_a_call_after_one_in_which_ranks_differed_names_that_one(way: str) -> None:
+    for rank, said in enumerate(torch_ranks(f"{HERE}.peers:roots", way, ranks=2, **SHM)):
+        assert f"all_reduce sum float32[3], after broadcast from {rank}: " in said
+
+
 @pytest.mark.parametrize("hooked", ["", pytest.param("ddp", marks=pytest.mark.deep)])
 def test_a_peer_that_ends_with_exit_code_0_is_an_error_of_the_others(hooked: str) -> None:
     """The group's timeout, 30 minutes, is not waited for; DDP makes a RuntimeError of the group's error."""
