@@ -150,7 +150,7 @@ def test_an_option_that_takes_one_value_and_is_given_twice_is_noted(
             twice = [its.opts[0], *value, [*its.opts, *its.secondary_opts][-1], *value]
             with suppress(click.ClickException, CxlemuError):
                 command.make_context(verb, twice)
-            note = f"note: {max(its.opts, key=len)} is given twice: the last one counts\n"
+            note = f"note: {max(its.opts, key=len)} is given twice; the last one counts\n"
             assert capsys.readouterr().err.startswith(note)
 
 

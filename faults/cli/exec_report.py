@@ -61,7 +61,7 @@ class ExecReport:
             turns = f"{counted(len(failed.turns), 'turn')}, now {len(shrink.turns)}"
             self.out.print(f"# shortened: {turns}, in {time.monotonic() - began:.1f} s", markup=False)
         if str(shrink.choice) != str(failed.choice):
-            self.say(f"# {failed.choice} fails without random moves of lines, too: it is {shrink.choice} from here on")
+            self.say(f"# {failed.choice}: fails without random moves of lines, too; it is {shrink.choice} from here on")
         return shrink
 
     def show(

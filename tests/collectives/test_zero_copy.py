@@ -243,7 +243,7 @@ REFUSED: dict[str, tuple[Program, str]] = {
     ),
     "all_to_all in place": (
         lambda c: c.all_to_all(x := c.heap.zeros(8), x, variant="zero_copy"),
-        "all_to_all zero_copy .* peers still read what the result would replace, pass out",
+        "all_to_all zero_copy .* peers still read what the result would replace: pass out",
     ),
     "broken elements": (
         lambda c: c.all_reduce(c.heap.zeros(80, np.uint8)[4:76].view(np.float64), variant="zero_copy"),

@@ -104,7 +104,7 @@ def test_a_program_whose_own_assertions_are_gone_is_refused(tmp_path: Path, sour
     done = optimized("program.py", cwd=tmp_path)
     assert done.stdout == (
         "broken cannot be judged: Python was started with -O or PYTHONOPTIMIZE, which removes its assertions; start it "
-        "without\n"
+        "without these\n"
     )
     done = optimized("-c", "import cxlemu, program", cwd=tmp_path)  # imported after us, it keeps them
     assert done.stdout == "Verdict.VIOLATION\n"

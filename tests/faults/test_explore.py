@@ -828,7 +828,7 @@ def test_exit_codes() -> None:
 @with_rows(
     (["nowhere.py:f"], "explore nowhere.py:f: there is no file nowhere.py"),
     (["nowhere"], "explore takes FILE.py:function, not 'nowhere'"),
-    (["FILE:nothing"], "shared_line.py has no 'nothing' decorated with @protocol or @algorithm"),
+    (["FILE:nothing"], "shared_line.py has no 'nothing': it has broken, fixed"),
     (["FILE:fixd"], "shared_line.py has no 'fixd'; did you mean fixed?"),
     (["FILE:fixed", "-r", "1", "--in-place"], "cxlemu: --root, --in-place: only for a collective"),
     (["FILE:fixed", "--strategy", "luck"], "--strategy 'luck' is not one of exhaustive, preemption:K"),

@@ -653,7 +653,7 @@ def test_a_rank_that_dies_is_named(tmp_path: Path) -> None:
 @with_rows(
     (["nowhere.py:f"], "--protocol nowhere.py:f: there is no file nowhere.py"),
     (["nowhere"], "--protocol takes FILE.py:function, not 'nowhere'"),
-    (["FILE:nothing"], "has no 'nothing' decorated with @protocol"),
+    (["FILE:nothing"], "has no 'nothing': it has broken, fixed"),
     (["FILE:fixd"], "has no 'fixd'; did you mean fixed?"),
     (["FILE:fixed", "--variant", "all"], "--variant does not go with --protocol"),
     (["FILE:fixed", "-b", "1K"], "--minbytes does not go with --protocol"),

@@ -65,7 +65,7 @@ def test_the_docs_have_the_published_ratio_and_ours() -> None:
     text = " ".join((Path(__file__).parents[2] / "docs" / "modelled.md").read_text().split())
     bills = [Topology.load(name).bill or () for name in ("infiniband-3xh100", "titan2-6xcz120")]
     switches, without, all_ = (price_usd(bills[0], what) / price_usd(bills[1], what) for what in SUMS)
-    assert f"the two switches alone make {switches:.2f}" in text
+    assert f"the two switches alone give {switches:.2f}" in text
     assert (
         f"With adapters and cables the ratio is {without:.2f}, and with the cards, which are memory as well, {all_:.2f}"
         in text

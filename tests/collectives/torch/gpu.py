@@ -142,7 +142,7 @@ def bits(rank: int, ranks: int, store: Any) -> dict[str, Any]:
         dist.all_gather_into_tensor(torch.ones(4).as_subclass(Gpu), torch.ones(2))
     except ValueError as error:
         found["said"] = str(error)
-    Installed.harness = object()  # type: ignore[assignment]
+    Installed.harness = SimpleNamespace(call=lambda group, number, run: run())  # type: ignore[assignment]
     try:
         dist.all_reduce(x)
     except ValueError as error:

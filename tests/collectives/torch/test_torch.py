@@ -50,7 +50,7 @@ def test_gloos_bits_in_calls_and_in_training_and_what_does_not_fit_is_said() -> 
         assert "float32[2] is on meta: send tensor.cpu()" in said["device"]
         assert "float32[3] is not 2 times float32[2]" in said["shape"]
         assert "in call 5 of group 0: all_reduce sum float32[" in said["mismatch"]
-        assert "is revoked" in said["after"]
+        assert "was revoked" in said["after"]
         assert said["names"] == [] and "not resizable" in said["resized"]
     gave_up, still = found[0]["timed"]
     assert "Timed out" in gave_up and "rank 1" in gave_up and still == "0:30:00"
@@ -236,7 +236,7 @@ def test_rank_0_whose_process_may_have_the_store_leaves_a_monitored_barrier_last
     peer.start()
     assert asks.wait(PATIENT_S)
     monitored_barrier(store, 0, 2, 1, within, every=False)
-    assert answered == [["cxlemu/monitored/1/done"]]
+    assert answered == [["monitored/1/done"]]
     peer.join()
 
 
