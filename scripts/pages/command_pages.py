@@ -32,8 +32,7 @@ def forms(name: str, command: click.Command) -> Commands:
             below = load(group, verb)
             assert below is not None
             yield from forms(f"{name} {verb}", below)
-    for engine, module in getattr(command, "engines", {}).items():
-        below = __import__(module, fromlist=["command"]).command
+    for engine, below in getattr(command, "engines", {}).items():
         yield f"{name} --engine {engine}", below
 
 
