@@ -83,7 +83,8 @@ def device_of(other: Any, role: str) -> tuple[int, int]:
     try:
         kind, number = other.__dlpack_device__() if hasattr(other, "__dlpack_device__") else (0, 0)
     except Exception as error:  # a library refuses as it likes, such as for a tensor without memory
-        raise ArgumentError(f"{_what(other, role)} is without memory, or on a device unknown to DLPack: {error}") from error
+        what = f"{_what(other, role)} is without memory, or"
+        raise ArgumentError(f"{what} is on a device unknown to DLPack: {error}") from error
     return int(kind), int(number)
 
 
