@@ -234,7 +234,7 @@ static void add_write(const check_touch *t, unsigned words, unsigned state, cons
     const uint32_t number = write_number(t, copy, words, state);
     check_write *w = line_slot(t->line, number);
     if (!(w->state & WRITE_OPEN)) w->time = time_of(t->step), w->site = (uint16_t)t->step->site;
-    w->host = t->step->host, w->thread = (uint8_t)t->step->thread;
+    w->host = t->step->host & 15U, w->thread = (uint8_t)t->step->thread;
     write_bytes(w, w->words | words, written(w) | bytes_in(t, words)), w->state |= (uint8_t)state;
     uint32_t cached = copy->cached;
     for (int word = 0; word < LINE_WORDS; word++) {
@@ -263,7 +263,7 @@ static bool store_whole(const check_touch *t, const uint8_t *before, const uint8
     const uint32_t number = line_add(t->line);
     check_write *w = line_slot(t->line, number);
     w->time = time_of(t->step), w->site = (uint16_t)t->step->site;
-    w->host = t->step->host, w->thread = (uint8_t)t->step->thread, w->words = ALL_WORDS;
+    w->host = t->step->host & 15U, w->thread = (uint8_t)t->step->thread, w->words = ALL_WORDS;
     memcpy(w->hash, &hashes, sizeof w->hash);
     stores_in_a_row(t);
     line_copy(t->line, t->step->host)->cached = all_held(number);
@@ -474,7 +474,7 @@ static void copy_begins(const program_step *step) {
         *w = (check_write){
             .time = time_of(step),
             .site = (uint16_t)step->site,
-            .host = step->host,
+            .host = step->host & 15U,
             .state = WRITE_OPEN,
             .thread = (uint8_t)step->other,
         };

@@ -141,7 +141,7 @@ static void sees(const check_touch *t, int word, const check_write *w) {
         if (its->host != w->host || its->time > w->time) continue;
         if (its != w && is_copy(its) && copy_seen_at(its) > w->time) continue; /* it may come later */
         its->seen |= bit_of(t);
-        if (!its->witnessed) its->witnessed = (uint32_t)t->step->number, its->witness = t->step->host;
+        if (!its->witnessed) its->witnessed = (uint32_t)t->step->number, its->witness = t->step->host & 15U;
     }
 }
 
