@@ -186,8 +186,9 @@ static uint32_t open_number(check_line *line, int thread) {
 
 static bool by_device(const program_step *step) { return thread_of(step)->copy.asked && !thread_of(step)->copy.seen; }
 
-/* Whether a store goes on where its host's last one was. Else others may have learned of those before it. */
-static bool stores_in_a_row(const check_touch *t) {
+/* Note a store as its host's last one; return whether it goes on where the one before it was. Else others may have learned of
+ * those before it. */
+static bool note_store(const check_touch *t) {
     check_host *h = &room_now()->host[t->step->host];
     const uint32_t line = (uint32_t)t->number + 1;
     if (h->stored.line == line && h->stored.pool == t->step->pool && h->stored.thread == t->step->thread) return true;
@@ -217,7 +218,7 @@ static bool joins(const check_write *w, unsigned words, uint64_t bytes) {
 static uint32_t write_number(const check_touch *t, const check_copy *copy, unsigned words, unsigned state) {
     const uint32_t open = t->by_device ? open_number(t->line, t->step->thread) : 0;
     if (open) return open;
-    const bool goes_on = stores_in_a_row(t);
+    const bool goes_on = note_store(t);
     for (int word = 0; goes_on && words != ALL_WORDS && !(state & (WRITE_NT | WRITE_LOCKED)) && word < LINE_WORDS;
          word++) {
         const uint32_t number = held(copy->cached, word);
@@ -265,7 +266,7 @@ static bool store_whole(const check_touch *t, const uint8_t *before, const uint8
     w->time = time_of(t->step), w->site = (uint16_t)t->step->site;
     w->host = t->step->host & 15U, w->thread = (uint8_t)t->step->thread, w->words = ALL_WORDS;
     memcpy(w->hash, &hashes, sizeof w->hash);
-    stores_in_a_row(t);
+    note_store(t);
     line_copy(t->line, t->step->host)->cached = all_held(number);
     return true;
 }
