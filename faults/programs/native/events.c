@@ -161,10 +161,10 @@ static void flush_line(program_self *me, const program_step *step) {
 }
 
 /* Go on to the next step of the same call, where its turn goes on: nobody can come in between. With --free, for a while. */
-static bool step_goes_on(program_self *me, const pool_range *r) {
+static bool step_goes_on(program_self *me, enum flush_kind kind, const pool_range *r) {
     const program_options *o = &area()->options;
     if (o->every || area()->pages_hosts) return false;
-    if (!o->free_running && !turn_goes_on(me->thread, 1)) return false;
+    if (!o->free_running && !turn_goes_on(me->thread, 1, step_is_quiet(me, STEP_FLUSH, kind, r))) return false;
     if (o->free_running && (r->offset / LINE_BYTES % LINES_AT_ONCE == 0 || turn_state(me->thread) == THREAD_CRASHED))
         return false;
     step_counts(me, step_place(STEP_FLUSH, r));
@@ -177,18 +177,19 @@ static bool things_break(void) {
     return o->crash_host >= 0 || o->link_host >= 0 || o->lost_pool >= 0 || o->poison_pool >= 0;
 }
 
-/* Flush those lines that come next and are dirty all at once, where nothing can come in between; each is a step as before.
- * Returns the first one that is left. */
+/* Flush those lines that come next and are dirty all at once, where nothing can come in between; each is a step as before, and
+ * quiet, as nothing is pending. Returns the first one that is left. */
 static int64_t flush_run(program_self *me, program_step step, pool_lines rest) {
     program_area *a = area();
     const bool in_turns = !a->options.free_running;
     if (a->options.nature || a->idle || step.what == FLUSH_DROP_ORDERED || things_break()) return rest.first;
-    const int64_t block = -rest.first & (LINES_AT_ONCE - 1), burst = a->burst < RUN_MOST ? (int64_t)a->burst : RUN_MOST;
-    if (rest.last - rest.first > (in_turns ? burst : block)) rest.last = rest.first + (in_turns ? burst : block);
+    const uint64_t block = -(uint64_t)rest.first % LINES_AT_ONCE, left = in_turns ? turn_left(me->thread, true) : block;
+    const int64_t most = left < RUN_MOST ? (int64_t)left : RUN_MOST;
+    if (rest.last - rest.first > most) rest.last = rest.first + most;
     for (int64_t line = rest.first; in_pages(here.host) && line < rest.last; line++)
         image_find_stores(by_program(me), rest.pool, line);
     rest.last = image_run(here.host, rest, PRESENT | DIRTY, 0);
-    if (in_turns) rest.last = rest.first + turn_goes_on(me->thread, rest.last - rest.first);
+    if (in_turns) rest.last = rest.first + turn_goes_on(me->thread, rest.last - rest.first, true);
     if (rest.first == rest.last) return rest.first;
     step.number = a->steps + 1;
     step.offset = rest.first * LINE_BYTES;
@@ -213,7 +214,7 @@ static bool flush_lines(program_self *me, pool_range r, enum flush_kind kind, co
         const int64_t next = step.offset / LINE_BYTES + 1, last = (end + LINE_BYTES - 1) / LINE_BYTES;
         r.offset = flush_run(me, step, (pool_lines){r.pool, next, last}) * LINE_BYTES;
         if (r.offset >= end) return true;
-        if (!step_goes_on(me, &r)) {
+        if (!step_goes_on(me, kind, &r)) {
             step_end(me);
             if (!step_begins(me, STEP_FLUSH, kind, &r)) return false;
         }

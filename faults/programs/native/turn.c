@@ -251,8 +251,6 @@ static void count_steps(int thread, uint64_t steps) {
     if (a->turn_count) a->taken[a->turn_count - 1].steps += (uint32_t)steps;
 }
 
-static void count_step(int thread) { count_steps(thread, 1); }
-
 bool turn_enter(int thread) {
     uint32_t running = THREAD_RUNNING;
     const bool kept = atomic_compare_exchange_strong(state_of(thread), &running, THREAD_INSIDE);
@@ -275,11 +273,17 @@ static bool goes_on(int thread) {
     return alone(thread); /* threads of one host share its cache, and observe everything there */
 }
 
-int64_t turn_goes_on(int thread, int64_t most) {
+uint64_t turn_left(int thread, bool quiet) {
+    const program_area *a = area();
+    return a->burst + (quiet && goes_on(thread) ? LATE_MOST - a->late : 0);
+}
+
+int64_t turn_goes_on(int thread, int64_t most, bool quiet) {
     program_area *a = area();
-    if (*state_of(thread) != THREAD_INSIDE) return 0;
-    const uint64_t steps = a->burst < (uint64_t)most ? a->burst : (uint64_t)most;
-    a->burst -= steps;
+    if (*state_of(thread) != THREAD_INSIDE) return 0; /* the next one may change the burst */
+    const uint64_t left = turn_left(thread, quiet), steps = left < (uint64_t)most ? left : (uint64_t)most,
+                   of_burst = steps < a->burst ? steps : a->burst;
+    a->burst -= of_burst, a->late += steps - of_burst;
     count_steps(thread, steps);
     return (int64_t)steps;
 }
@@ -287,13 +291,7 @@ int64_t turn_goes_on(int thread, int64_t most) {
 bool turn_take(int thread, bool quiet) {
     program_area *a = area();
     _Atomic uint32_t *state = state_of(thread);
-    const bool mine = *state == THREAD_INSIDE, over = mine && a->burst == 0; /* the next one may change it otherwise */
-    if (mine && (!over || (quiet && a->late < LATE_MOST && goes_on(thread)))) {
-        if (over) a->late++;
-        else a->burst--;
-        count_step(thread);
-        return true;
-    }
+    if (turn_goes_on(thread, 1, quiet)) return true;
     if (!host_lock_take(&a->turns, LOCK_S)) return false;
     if (*state != THREAD_CRASHED && *state != THREAD_ENDED) *state = THREAD_WAITING;
     const int next = pass_on();
@@ -303,7 +301,7 @@ bool turn_take(int thread, bool quiet) {
     if (*state != THREAD_INSIDE) return false;
     if (a->burst) a->burst--;
     a->late = 0;
-    count_step(thread);
+    count_steps(thread, 1);
     return true;
 }
 

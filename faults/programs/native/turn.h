@@ -29,9 +29,12 @@ void turn_begins(int thread);
  * that other threads can observe: where the next step is `quiet`, it may go on. */
 bool turn_take(int thread, bool quiet);
 
+/* Return how many more steps the turn of a thread that is INSIDE has left, where all of them are quiet or none need be. */
+uint64_t turn_left(int thread, bool quiet);
+
 /* Let the thread, which has the turn and is INSIDE, make up to `most` more steps at once; returns how many, 0 where its turn
  * is over. */
-int64_t turn_goes_on(int thread, int64_t most);
+int64_t turn_goes_on(int thread, int64_t most, bool quiet);
 
 /* Go from RUNNING to INSIDE without waiting. False where others saw this thread sleep and go on without it. */
 bool turn_enter(int thread);
