@@ -8,10 +8,12 @@
  * threads of a host count as one that takes its steps in the order of the trace, because their caches are coherent, and what
  * they tell each other outside of the pool is not seen. A fence, however, completes only the flushes of its own thread.
  *
- *   check.c       the watcher: takes steps and moves one after another
- *   check_line.c  versions: which store each word of the pool, of a cache and of a write-back comes from
- *   check_know.c  knowledge: what each host knows of the others
- *   check_rules.c rules: which link of the chain is missing, and the findings */
+ *   check.c         the watcher: takes steps and moves one after another
+ *   check_store.c   stores: which versions they make
+ *   check_copies.c  copies by devices, each of them a store that happens at any time
+ *   check_line.c    versions: which store each word of the pool, of a cache and of a write-back comes from
+ *   check_know.c    knowledge: what each host knows of the others
+ *   check_rules.c   rules: which link of the chain is missing, and the findings */
 #ifndef CXLEMU_CHECK_H
 #define CXLEMU_CHECK_H
 
@@ -128,6 +130,11 @@ static inline check_write *line_write(check_line *line, uint32_t number) {
         line = room_at(line->more);
     }
     return line->write[number - 1].time ? &line->write[number - 1] : NULL;
+}
+
+static inline check_write *line_slot(check_line *line, uint32_t number) { /* the same of one that is there */
+    for (; number > CHUNK_WRITES; number -= CHUNK_WRITES) line = room_at(line->more);
+    return &line->write[number - 1];
 }
 
 /* All writes of a line that are in use and not lost in a crash. */
@@ -295,7 +302,10 @@ static inline void complete_drop(check_line *line, check_copy *copy) {
     }
 }
 
-/* --- check_rules.c ----------------------------------------------------------------------------------------------------------- */
+/* --- steps --------------------------------------------------------------------------------------------------------------- */
+
+static inline check_thread *thread_of(const program_step *step) { return &room_now()->thread[step->thread]; }
+static inline uint32_t time_of(const program_step *step) { return (uint32_t)step->number; }
 
 /* An access to a line, in a step. */
 typedef struct {
@@ -306,6 +316,24 @@ typedef struct {
     bool by_device; /* whether a device stores */
 } check_touch;
 
+/* Return which words of a line a step touches, as bits. */
+static inline unsigned words_of(const program_step *step, int64_t number) {
+    const int64_t begin = step->offset - number * PROGRAM_LINE, end = begin + step->nbytes;
+    if (begin <= 0 && end >= PROGRAM_LINE) return ALL_WORDS;
+    const int first = begin > 0 ? (int)(begin / WORD) : 0;
+    const int last = end < PROGRAM_LINE ? (int)((end + WORD - 1) / WORD) : LINE_WORDS;
+    return (0xFFu << first & 0xFFu) & (0xFFu >> (LINE_WORDS - last));
+}
+
+static inline bool inside(const program_step *step) { return step->pool < PROGRAM_POOLS && step->nbytes > 0; }
+
+#define EACH_LINE(step, touched)                                                                                 \
+    for (check_touch touched = {(step), NULL, (step)->offset / PROGRAM_LINE, false, false};                      \
+         touched.number * PROGRAM_LINE < (step)->offset + (step)->nbytes && !room_now()->full &&                 \
+         (touched.line = line_at((step)->pool, touched.number)) &&                                               \
+         (touched.coherent = program_coherent_anywhere && program_coherent((step)->pool, touched.number), true); \
+         touched.number++)
+
 /* Return which bytes of its line an access touches, as bits. */
 static inline uint64_t touched_bytes(const check_touch *t) {
     const int64_t begin = t->step->offset - t->number * PROGRAM_LINE, end = begin + t->step->nbytes;
@@ -314,6 +342,24 @@ static inline uint64_t touched_bytes(const check_touch *t) {
 }
 
 static inline uint64_t bytes_of_word(int word) { return UINT64_C(0xFF) << word * WORD; }
+
+void check_lands(check_write *w, const program_step *by);
+/* Judge a load of words of a line; `line_bytes` may be NULL. */
+void check_load_line(const check_touch *t, unsigned words, const uint8_t *line_bytes);
+void check_fence_all(const program_step *step);
+/* Lines that were flushed by this step, and those behind it, or stored to past the cache, land at the thread's next fence. */
+void check_await_fence(const program_step *step, int64_t line, uint16_t lines);
+
+/* --- check_store.c, check_copies.c ---------------------------------------------------------------------------------------- */
+
+void store_noted(const program_step *step, const uint8_t *before, const uint8_t *after);
+void store_beside(const check_touch *t, unsigned words); /* asks the rule, where others store to the line as well */
+/* Return the number of the copy that is open on a line, of a device's thread; 0: there is none. */
+uint32_t copy_open_number(check_line *line, int thread);
+void copy_begins(const program_step *step);
+void copy_seen(const program_step *step);
+
+/* --- check_rules.c ----------------------------------------------------------------------------------------------------------- */
 
 void rule_hear(const check_touch *t, unsigned words); /* for a load of a coherent line */
 void rule_load_words(const check_touch *t, unsigned words, check_copy *copy, const uint8_t *line_bytes,
