@@ -437,6 +437,17 @@ def test_a_host_that_waits_for_ever_is_told_what_is_missing() -> None:
     assert spun(lambda s: None) == set()
 
 
+def test_a_host_that_also_reads_a_message_at_each_look_is_told_what_is_missing() -> None:
+    s = Stream("A", "B")
+    s.load("B", FLAG)
+    s.store("A", FLAG, 1, "flag")
+    s.publish("A", FLAG)
+    for _ in range(20):
+        s.load("B", FLAG, 8, "spin")
+        s.load("B", 64 * 64, 64 * 64, "message")
+    assert s.stuck() == {Found("no-invalidate", True, "flag", "spin")}
+
+
 def test_a_host_that_waits_for_a_store_that_another_write_back_undid() -> None:
     s = Stream("A", "B")
     s.load("B", FLAG)

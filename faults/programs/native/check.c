@@ -15,7 +15,8 @@ static bool is_posted(const check_write *w, uint32_t flush) {
 /* Land what a line's flush has posted, or what was stored past the cache by then. */
 static void land_line(const program_step *step, const check_line *line, uint32_t flush) {
     EACH_WRITE(line, w)
-    if (w->host == step->host && w->time <= flush && is_posted(w, flush) && !is_open(step, w)) check_lands(w, step);
+    if (!w->landed && w->host == step->host && w->time <= flush && is_posted(w, flush) && !is_open(step, w))
+        check_lands(w, step);
 }
 
 static void land_flushed(check_thread *thread, const program_step *step) {
@@ -59,15 +60,11 @@ static void on_fence(const program_step *step) {
 
 /* --- loads --------------------------------------------------------------------------------------------------------------- */
 
-/* Note what a thread loads, for rule_stuck: it may load that again and again. */
+/* Note what a thread loads, for rule_stuck: it may load that again and again. Of many lines, none would stay noted. */
 static void note_load(const program_step *step, int64_t number, unsigned words) {
     check_thread *thread = thread_of(step);
-    const int64_t before = number - step->offset / PROGRAM_LINE;
     uint32_t k = 0;
-    if (before >= 2 * LOADS && step->offset + step->nbytes > (number + LOADS + 1) * PROGRAM_LINE) {
-        thread->load_count++; /* of many lines, the last ones take these places */
-        return;
-    }
+    if (step->nbytes > LOADS * PROGRAM_LINE) return;
     while (k < LOADS &&
            (thread->load[k].line != number || thread->load[k].pool != step->pool || !thread->load[k].words))
         k++;
@@ -78,13 +75,16 @@ static void note_load(const program_step *step, int64_t number, unsigned words) 
 }
 
 /* Words of the line's last write need no look, all at once, where this host made that write or has seen it before. */
-void check_load_line(const check_touch *t, unsigned words, const uint8_t *line_bytes) {
+static inline void load_line(const check_touch *t, unsigned words, const uint8_t *line_bytes) {
     check_copy *copy = line_copy(t->line, t->step->host);
     if (!copy->host) return;
-    const check_write *last = line_last(t->line);
-    const bool holds_last = last && holds_one(copy->cached) && line_write(t->line, copy->cached & 15) == last;
-    if (!holds_last || !has_seen(t->step, last)) rule_load_words(t, words, copy, line_bytes, last);
+    const check_write *got = holds_one(copy->cached) ? line_write(t->line, copy->cached & 15) : NULL;
+    if (!got || !has_seen(t->step, got) || !line_is_last(t->line, got)) rule_load_words(t, words, copy, line_bytes);
     copy->loaded = 1;
+}
+
+void check_load_line(const check_touch *t, unsigned words, const uint8_t *line_bytes) {
+    load_line(t, words, line_bytes);
 }
 
 static void on_load(const program_step *step, const uint8_t *bytes) {
@@ -97,7 +97,7 @@ static void on_load(const program_step *step, const uint8_t *bytes) {
             continue;
         }
         note_load(step, t.number, words);
-        check_load_line(&t, words, bytes ? bytes + (t.number * PROGRAM_LINE - step->offset) : NULL);
+        load_line(&t, words, bytes ? bytes + (t.number * PROGRAM_LINE - step->offset) : NULL);
     }
 }
 
@@ -120,16 +120,17 @@ static void flush_write(const program_step *step, check_write *w) {
     if (step->what == FLUSH_DROP_ORDERED) check_lands(w, step);
 }
 
-static void flush_line(const check_touch *t, bool was_dirty) {
+static void flush_line(const check_touch *t, bool was_dirty, bool may) {
     const program_step *step = t->step;
     if (was_dirty && !line_alone(t->line, step->host)) rule_flush_beside(t);
     check_copy *copy = line_copy(t->line, step->host);
-    const bool drops = step->what != FLUSH_KEEP && copy->host, may = may_overtake(step);
+    const bool drops = step->what != FLUSH_KEEP && copy->host, dropped = drops && is_dropped(copy);
+    const uint16_t bit = (uint16_t)(1u << step->host);
     bool overtakes = false;
-    if (drops) complete_drop(t->line, copy);
     EACH_WRITE(t->line, w) {
+        if (dropped) write_dropped(w, bit);
         flush_write(step, w);
-        if (drops && known_landed(step->host, w)) w->dropping |= (uint16_t)(1u << step->host);
+        if (drops && known_landed(step->host, w)) w->dropping |= bit;
         overtakes = overtakes || (may && told_last(step, w));
     }
     if (!drops) return;
@@ -147,18 +148,19 @@ static void on_flush(const program_step *step, bool was_dirty, bool was_present)
     }
     program_step one = *step; /* the flush of each line is a step */
     uint16_t flushed = 0;
+    const bool may = may_overtake(step);
     EACH_LINE(step, t) {
         if (t.coherent) continue; /* such a line comes alone */
         one.number = step->number + flushed++, one.offset = t.number * PROGRAM_LINE, one.nbytes = PROGRAM_LINE;
         t.step = &one;
-        flush_line(&t, was_dirty);
+        flush_line(&t, was_dirty, may);
     }
     if (flushed) check_await_fence(step, step->offset / PROGRAM_LINE, flushed);
 }
 
 /* --- moves --------------------------------------------------------------------------------------------------------------- */
 
-static void leaves(check_line *line, const check_copy *copy, int host) {
+static inline void leaves(check_line *line, const check_copy *copy, int host) {
     for (int word = 0; word < (holds_one(copy->cached) ? 1 : LINE_WORDS); word++) {
         check_write *w = line_write(line, held(copy->cached, word));
         if (w && w->host == host) w->state |= WRITE_LEFT;
@@ -214,28 +216,36 @@ static void is_left(check_line *line, const program_move *move) {
     }
 }
 
-static inline void moves(int kind, int host, const program_move *move, check_line *line) {
-    check_copy *copy = line_copy(line, host);
-    switch (kind) {
-    case MOVE_FETCH: copy->cached = line->pool, copy->present = 1; break;
-    case MOVE_FETCH_POSTED: copy->cached = copy->posted, copy->present = 1; break;
-    case MOVE_POST: leaves(line, copy, host), copy->posted = copy->cached; break;
-    case MOVE_WRITE_BACK: leaves(line, copy, host), line->pool = copy->cached; break;
-    case MOVE_LAND: line->pool = copy->posted, copy->posted = 0; break;
-    case MOVE_DROP: copy->cached = 0, copy->present = 0; break;
-    case MOVE_NT: arrives_nt(line, move); break;
-    case MOVE_LEFT: is_left(line, move); break;
-    default: break; /* MOVE_LOST, MOVE_FAILED: the bytes never were in the pool, or did not come */
+/* `kind` is a constant wherever this is called, so that each kind has a loop of its own. */
+static inline __attribute__((always_inline)) void lines_move(int kind, const program_move *move) {
+    const int host = move->host, pool = move->pool;
+    check_line *line = (check_line *)(void *)program_watcher_line(pool, move->line);
+    const check_room *room = room_now();
+    for (int64_t number = move->line, end = number + move->lines; number < end && !room->full; number++, line++) {
+        check_copy *copy = line_copy(line_noted(line, pool, number), host);
+        switch (kind) {
+        case MOVE_FETCH: copy->cached = line->pool, copy->present = 1; break;
+        case MOVE_FETCH_POSTED: copy->cached = copy->posted, copy->present = 1; break;
+        case MOVE_POST: leaves(line, copy, host), copy->posted = copy->cached; break;
+        case MOVE_WRITE_BACK: leaves(line, copy, host), line->pool = copy->cached; break;
+        case MOVE_LAND: line->pool = copy->posted, copy->posted = 0; break;
+        case MOVE_DROP: copy->cached = 0, copy->present = 0; break;
+        case MOVE_NT: arrives_nt(line, move); break;
+        case MOVE_LEFT: is_left(line, move); break;
+        default: break; /* MOVE_LOST, MOVE_FAILED: the bytes never were in the pool, or did not come */
+        }
     }
 }
 
 static void on_move(const program_move *move) {
     if (move->pool >= PROGRAM_POOLS) return;
-    const int kind = move->kind, host = move->host, pool = move->pool;
-    check_line *line = (check_line *)(void *)program_watcher_line(pool, move->line);
-    const check_room *room = room_now();
-    for (int64_t number = move->line, end = number + move->lines; number < end && !room->full; number++, line++)
-        moves(kind, host, move, line_noted(line, pool, number));
+    switch (move->kind) {
+    case MOVE_FETCH: lines_move(MOVE_FETCH, move); break;
+    case MOVE_POST: lines_move(MOVE_POST, move); break;
+    case MOVE_LAND: lines_move(MOVE_LAND, move); break;
+    case MOVE_DROP: lines_move(MOVE_DROP, move); break;
+    default: lines_move(move->kind, move); break;
+    }
 }
 
 /* --- everything else ----------------------------------------------------------------------------------------------------- */

@@ -27,7 +27,15 @@ extern const program_watcher checker;
 
 enum check_extra { EXTRA_STUCK, EXTRA_SFENCE, EXTRA_TOLD_BY_START, EXTRA_FLUSH_LATE }; /* program_finding.extra */
 
-enum { LINE_WORDS = 8, WORD = 8, CHUNK_WRITES = 2, CHUNK_COPIES = 2, CHUNKS = 7, WRITES = CHUNK_WRITES * CHUNKS };
+enum {
+    LINE_WORDS = 8,
+    WORD = 8,
+    ALL_WORDS = 0xFF,
+    CHUNK_WRITES = 2,
+    CHUNK_COPIES = 2,
+    CHUNKS = 7,
+    WRITES = CHUNK_WRITES * CHUNKS
+};
 
 /* A version: a store to bytes of one line, by one thread at one place. `edges` says how many bytes at the begin of its first word
  * it leaves out, and, 3 bits higher, at the end of its last one. */
@@ -60,6 +68,7 @@ static inline uint32_t flushed_at(const check_write *w) {
 
 /* Return which bytes of its line a store wrote, as bits. */
 static inline uint64_t written(const check_write *w) {
+    if (w->words == ALL_WORDS && !w->edges) return UINT64_MAX;
     const uint64_t each = w->words * UINT64_C(0x0101010101010101) & UINT64_C(0x8040201008040201);
     const uint64_t whole = ((each + UINT64_C(0x7F7F7F7F7F7F7F7F)) >> 7 & UINT64_C(0x0101010101010101)) * 0xFF;
     if (!w->edges) return whole;
@@ -152,6 +161,13 @@ static inline check_write *line_last(const check_line *line) {
     return newest;
 }
 
+/* Whether no write of a line is newer than this one. */
+static inline bool line_is_last(const check_line *line, const check_write *last) {
+    EACH_WRITE(line, w)
+    if (w->time > last->time) return false;
+    return true;
+}
+
 /* Whether no other host has stored to a line; it may say no where that is so, too. */
 static inline bool line_alone(const check_line *line, int host) {
     for (int k = 0; k < CHUNK_WRITES; k++)
@@ -168,12 +184,10 @@ check_write *line_holds(check_line *line, check_write *got, uint64_t bytes);
 static inline uint8_t hash_of(const uint8_t *word) {
     uint64_t value;
     memcpy(&value, word, sizeof value);
-    value = (value ^ value >> 31) * UINT64_C(0x9E3779B97F4A7C15);
-    return (uint8_t)(value >> 56);
+    return (uint8_t)(value * UINT64_C(0x9E3779B97F4A7C15) >> 56);
 }
 
 /* What check_line.pool and check_copy's words hold: a write's number for each word of the line, often the same one for all. */
-enum { ALL_WORDS = 0xFF };
 static inline uint32_t held(uint32_t words, int word) { return words >> 4 * word & 15; }
 static inline uint32_t all_held(uint32_t number) { return number * UINT32_C(0x11111111); }
 static inline bool holds_one(uint32_t words) { return words == all_held(words & 15); }
@@ -265,9 +279,9 @@ static inline bool known(int host, const check_write *w) {
     return w->host == host || w->time <= room_now()->host[host].knows[w->host];
 }
 static inline bool known_landed(int host, const check_write *w) {
-    const uint32_t *knows = room_now()->host[host].knows;
     if (w->landed && w->host == host) return true;
     if (w->seen >> host & 1) return true;
+    const uint32_t *knows = room_now()->host[host].knows;
     if (w->witnessed && w->witnessed <= knows[w->witness]) return true;
     return w->landed && w->landed <= knows[w->host];
 }
@@ -292,14 +306,20 @@ static inline bool has_seen(const program_step *step, const check_write *w) {
     return w->seen >> step->host & 1 && known(step->host, w);
 }
 
-/* Complete a host's drop of a line, once the thread that flushed it has made a full fence: later loads of this host fetch it anew. */
+/* Whether a host's drop of a line is complete, as the thread that flushed it has made a full fence: later loads of this host fetch it
+ * anew. */
+static inline bool is_dropped(const check_copy *copy) {
+    return copy->dropped && room_now()->thread[copy->drop_thread].all_fenced > copy->dropped;
+}
+
+static inline void write_dropped(check_write *w, uint16_t bit) {
+    w->fresh |= w->dropping & bit;
+    w->dropping &= (uint16_t)~bit;
+}
+
 static inline void complete_drop(check_line *line, check_copy *copy) {
-    const uint16_t bit = (uint16_t)(1u << (copy->host - 1));
-    if (!copy->dropped || room_now()->thread[copy->drop_thread].all_fenced <= copy->dropped) return;
-    EACH_WRITE(line, w) {
-        w->fresh |= w->dropping & bit;
-        w->dropping &= (uint16_t)~bit;
-    }
+    if (!is_dropped(copy)) return;
+    EACH_WRITE(line, w) write_dropped(w, (uint16_t)(1u << (copy->host - 1)));
 }
 
 /* --- steps --------------------------------------------------------------------------------------------------------------- */
@@ -327,12 +347,18 @@ static inline unsigned words_of(const program_step *step, int64_t number) {
 
 static inline bool inside(const program_step *step) { return step->pool < PROGRAM_POOLS && step->nbytes > 0; }
 
+static inline check_touch touch_of(const program_step *step, int64_t number) {
+    const bool coherent = program_coherent_anywhere && program_coherent(step->pool, number);
+    return (check_touch){step, line_at(step->pool, number), number, coherent, false};
+}
+
+/* `touched` is a check_touch, of one line after another. `continue` goes to the next one; nothing may break. */
 #define EACH_LINE(step, touched)                                                                                 \
-    for (check_touch touched = {(step), NULL, (step)->offset / PROGRAM_LINE, false, false};                      \
-         touched.number * PROGRAM_LINE < (step)->offset + (step)->nbytes && !room_now()->full &&                 \
-         (touched.line = line_at((step)->pool, touched.number)) &&                                               \
-         (touched.coherent = program_coherent_anywhere && program_coherent((step)->pool, touched.number), true); \
-         touched.number++)
+    for (int64_t number_##touched = (step)->offset / PROGRAM_LINE,                                               \
+                 end_##touched = ((step)->offset + (step)->nbytes + PROGRAM_LINE - 1) / PROGRAM_LINE;            \
+         number_##touched < end_##touched && !room_now()->full; number_##touched++)                              \
+        for (check_touch touched = touch_of(step, number_##touched), *once_##touched = &touched; once_##touched; \
+             once_##touched = NULL)
 
 /* Return which bytes of its line an access touches, as bits. */
 static inline uint64_t touched_bytes(const check_touch *t) {
@@ -362,8 +388,7 @@ void copy_seen(const program_step *step);
 /* --- check_rules.c ----------------------------------------------------------------------------------------------------------- */
 
 void rule_hear(const check_touch *t, unsigned words); /* for a load of a coherent line */
-void rule_load_words(const check_touch *t, unsigned words, check_copy *copy, const uint8_t *line_bytes,
-                     const check_write *last);
+void rule_load_words(const check_touch *t, unsigned words, check_copy *copy, const uint8_t *line_bytes);
 void rule_store_beside(const check_touch *t, unsigned words); /* to a line to which other hosts store as well */
 void rule_flush_beside(const check_touch *t); /* of such a line, where it is dirty */
 void rule_msync(const check_touch *t);

@@ -98,7 +98,7 @@ static void forget_everywhere(check_line *line, uint32_t number) {
 }
 
 /* Whether a write is the newest one of any of its bytes. */
-static bool is_newest(const check_line *line, const check_write *w) {
+static inline bool is_newest(const check_line *line, const check_write *w) {
     uint64_t bytes = written(w);
     EACH_WRITE(line, other)
     if (other->time > w->time) bytes &= ~written(other);

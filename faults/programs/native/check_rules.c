@@ -187,8 +187,8 @@ void rule_hear(const check_touch *t, unsigned words) {
     }
 }
 
-void rule_load_words(const check_touch *t, unsigned words, check_copy *copy, const uint8_t *line_bytes,
-                     const check_write *last) {
+void rule_load_words(const check_touch *t, unsigned words, check_copy *copy, const uint8_t *line_bytes) {
+    const check_write *last = line_last(t->line);
     complete_drop(t->line, copy);
     for (int word = 0; word < LINE_WORDS; word++) {
         const bool is_last = last && line_write(t->line, held(copy->cached, word)) == last;

@@ -117,18 +117,15 @@ void store_beside(const check_touch *t, unsigned words) {
 
 /* Note a store of a whole line that changes each of its words, as most of a copy are; false where it is none. */
 static bool store_whole(const check_touch *t, const uint8_t *before, const uint8_t *after) {
-    uint64_t hashes = 0;
     if (!is_whole(t) || (t->line->write[0].state | t->line->write[1].state) & WRITE_NT || t->line->more) return false;
-    for (int word = 0; word < LINE_WORDS; word++) {
+    for (int word = 0; word < LINE_WORDS; word++)
         if (is_same(before + word * WORD, after + word * WORD, WORD)) return false;
-        hashes |= (uint64_t)hash_of(after + word * WORD) << 8 * word;
-    }
     store_beside(t, ALL_WORDS);
     const uint32_t number = line_add(t->line);
     check_write *w = line_slot(t->line, number);
     w->time = time_of(t->step), w->site = (uint16_t)t->step->site;
     w->host = t->step->host & 15U, w->thread = (uint8_t)t->step->thread, w->words = ALL_WORDS;
-    memcpy(w->hash, &hashes, sizeof w->hash);
+    for (int word = 0; word < LINE_WORDS; word++) w->hash[word] = hash_of(after + word * WORD);
     note_store(t);
     line_copy(t->line, t->step->host)->cached = all_held(number);
     return true;

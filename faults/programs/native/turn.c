@@ -358,7 +358,7 @@ void turn_crash(int host) {
 void turn_stop(enum outcome outcome, int except) {
     program_area *a = area();
     if (!host_lock_take(&a->turns, LOCK_S)) return;
-    if (a->outcome == GOING_ON) a->outcome = outcome;
+    if (a->outcome == GOING_ON) a->outcome = (int32_t)outcome;
     for (int k = 0; k < a->thread_count; k++) {
         if (k == except || *state_of(k) == THREAD_ENDED || *state_of(k) == THREAD_NONE) continue;
         *state_of(k) = THREAD_CRASHED;
