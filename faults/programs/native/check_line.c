@@ -69,20 +69,21 @@ check_write *line_holds(check_line *line, check_write *got, uint64_t bytes) {
     return newest;
 }
 
-static uint32_t numbers(uint32_t words) {
-    uint32_t bits = 0;
-    if (holds_one(words)) return UINT32_C(1) << (words & 15);
-    for (int word = 0; word < LINE_WORDS; word++) bits |= UINT32_C(1) << held(words, word);
-    return bits;
+static bool holds(uint32_t words, uint32_t number) {
+    if (holds_one(words)) return (words & 15) == number;
+    for (int word = 0; word < LINE_WORDS; word++)
+        if (held(words, word) == number) return true;
+    return false;
 }
 
-/* Return the numbers of the writes that the pool or some copy holds, as bits. */
-static uint32_t referenced(check_line *line) {
-    uint32_t bits = numbers(line->pool);
+/* Whether the pool or some copy holds a write. */
+static bool is_held(check_line *line, uint32_t number) {
+    if (holds(line->pool, number)) return true;
     for (check_line *chunk = line; chunk; chunk = next_chunk(chunk, false))
         for (int k = 0; k < CHUNK_COPIES; k++)
-            if (chunk->copy[k].host) bits |= numbers(chunk->copy[k].cached) | numbers(chunk->copy[k].posted);
-    return bits;
+            if (chunk->copy[k].host && (holds(chunk->copy[k].cached, number) || holds(chunk->copy[k].posted, number)))
+                return true;
+    return false;
 }
 
 static void forget(uint32_t *words, uint32_t number) {
@@ -110,15 +111,12 @@ static inline bool is_newest(const check_line *line, const check_write *w) {
 static bool is_settled(check_line *line, uint32_t number) {
     const check_write *w = line_write(line, number);
     if (!w || is_newest(line, w)) return false;
-    for (int word = 0; word < LINE_WORDS; word++)
-        if (held(line->pool, word) == number) return false;
+    if (holds(line->pool, number)) return false;
     for (check_line *chunk = line; chunk; chunk = next_chunk(chunk, false))
         for (int k = 0; k < CHUNK_COPIES; k++) {
             const check_copy *copy = &chunk->copy[k];
-            for (int word = 0; copy->host && word < LINE_WORDS; word++)
-                if (held(copy->posted, word) == number ||
-                    (held(copy->cached, word) == number && !known(copy->host - 1, w)))
-                    return false;
+            if (!copy->host) continue;
+            if (holds(copy->posted, number) || (holds(copy->cached, number) && !known(copy->host - 1, w))) return false;
         }
     return true;
 }
@@ -131,14 +129,13 @@ static uint32_t first_settled(check_line *line) {
 
 /* Take the first of these: a free entry; one that no copy holds and that is nowhere the newest; from the second chunk on, one
  * that is settled; one of a new chunk; the oldest. */
-uint32_t line_add(check_line *line) {
-    const uint32_t used = referenced(line);
+static uint32_t add_to_any(check_line *line) {
     uint32_t number = 1, again = 0, when = UINT32_MAX;
     int chunks = 0;
     for (check_line *chunk = line; chunk && chunks < CHUNKS; chunk = next_chunk(chunk, chunks < CHUNKS)) {
         for (int k = 0; k < CHUNK_WRITES; k++, number++) {
             check_write *w = &chunk->write[k];
-            if (!w->time || (!(used >> number & 1) && !is_newest(line, w))) {
+            if (!w->time || (!is_newest(line, w) && !is_held(line, number))) {
                 memset(w, 0, sizeof *w);
                 return number;
             }
@@ -152,4 +149,16 @@ uint32_t line_add(check_line *line) {
     forget_everywhere(line, again);
     memset(line_write(line, again), 0, sizeof(check_write));
     return again;
+}
+
+uint32_t line_add(check_line *line) {
+    for (unsigned k = 0; !line->more && k < CHUNK_WRITES; k++) { /* as a line mostly is: its two entries store all of it in turn */
+        check_write *w = &line->write[k];
+        const check_write *other = &line->write[1 - k];
+        const bool stored_anew = other->time > w->time && written(other) == UINT64_MAX && !(other->state & WRITE_LOST);
+        if (w->time && (!stored_anew || is_held(line, k + 1))) continue;
+        memset(w, 0, sizeof *w);
+        return k + 1;
+    }
+    return add_to_any(line);
 }
