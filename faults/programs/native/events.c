@@ -177,48 +177,47 @@ static bool things_break(void) {
     return o->crash_host >= 0 || o->link_host >= 0 || o->lost_pool >= 0 || o->poison_pool >= 0;
 }
 
-/* Flush those lines that come next and are dirty all at once, where nothing can come in between; each is a step as before, and
- * quiet, as nothing is pending. Returns the first one that is left. */
-static int64_t flush_run(program_self *me, program_step step, pool_lines rest) {
+/* Flush the line of a step that has begun, and those behind it, all at once, where they are dirty and nothing can come in between:
+ * each is a step as before, and quiet, as nothing is pending. Returns the first line that is left. */
+static int64_t flush_run(program_self *me, program_step step, pool_lines run) {
     program_area *a = area();
     const bool in_turns = !a->options.free_running;
-    if (a->options.nature || a->idle || step.what == FLUSH_DROP_ORDERED || things_break()) return rest.first;
-    const uint64_t block = -(uint64_t)rest.first % LINES_AT_ONCE, left = in_turns ? turn_left(me->thread, true) : block;
+    if (a->options.nature || a->idle || step.what == FLUSH_DROP_ORDERED || things_break()) return run.first;
+    const uint64_t block = LINES_AT_ONCE - (uint64_t)run.first % LINES_AT_ONCE,
+                   left = in_turns ? 1 + turn_left(me->thread, true) : block;
     const int64_t most = left < RUN_MOST ? (int64_t)left : RUN_MOST;
-    if (rest.last - rest.first > most) rest.last = rest.first + most;
-    for (int64_t line = rest.first; in_pages(here.host) && line < rest.last; line++)
-        image_find_stores(by_program(me), rest.pool, line);
-    rest.last = image_run(here.host, rest, PRESENT | DIRTY, 0);
-    if (in_turns) rest.last = rest.first + turn_goes_on(me->thread, rest.last - rest.first, true);
-    if (rest.first == rest.last) return rest.first;
-    step.number = a->steps + 1;
-    step.offset = rest.first * LINE_BYTES;
-    step_mix_flushes(&step, rest.last - rest.first);
-    step.nbytes = (rest.last - rest.first) * LINE_BYTES;
-    a->steps += (uint64_t)(rest.last - rest.first), a->owed = 0;
+    if (run.last - run.first > most) run.last = run.first + most;
+    for (int64_t line = run.first; in_pages(here.host) && line < run.last; line++)
+        image_find_stores(by_program(me), run.pool, line);
+    run.last = image_run(here.host, run, PRESENT | DIRTY, 0);
+    if (run.first == run.last) return run.first;
+    if (in_turns) run.last = run.first + 1 + turn_goes_on(me->thread, run.last - run.first - 1, true);
+    step_mix_flushes(&step, run.last - run.first);
+    step.nbytes = (run.last - run.first) * LINE_BYTES;
+    a->steps += (uint64_t)(run.last - run.first - 1), a->owed = 0;
     turn_written(here.host);
     turn_progress(me->thread, true);
     if (program_watcher_now && program_watcher_now->flush) program_watcher_now->flush(&step, true, true);
-    image_flush_run(by_program(me), rest, step.what == FLUSH_KEEP);
-    list_add(&me->flushed, rest);
-    return rest.last;
+    image_flush_run(by_program(me), run, step.what == FLUSH_KEEP);
+    list_add(&me->flushed, run);
+    return run.last;
 }
 
 /* Flush the lines of a range, from the step that has begun on; false where this thread's part in the run ends meanwhile. */
 static bool flush_lines(program_self *me, pool_range r, enum flush_kind kind, const void *pc) {
     program_step step = step_of(me, STEP_FLUSH, &r, pc);
     step.what = kind == FLUSH_DROP && me->ordered ? FLUSH_DROP_BEHIND : (uint8_t)kind;
-    step.offset = r.offset / LINE_BYTES * LINE_BYTES, step.nbytes = LINE_BYTES;
-    for (const int64_t end = r.offset + r.nbytes;;) {
-        flush_line(me, &step);
-        const int64_t next = step.offset / LINE_BYTES + 1, last = (end + LINE_BYTES - 1) / LINE_BYTES;
-        r.offset = flush_run(me, step, (pool_lines){r.pool, next, last}) * LINE_BYTES;
-        if (r.offset >= end) return true;
-        if (!step_goes_on(me, kind, &r)) {
-            step_end(me);
-            if (!step_begins(me, STEP_FLUSH, kind, &r)) return false;
-        }
-        step.number = area()->steps, step.offset = r.offset;
+    step.nbytes = LINE_BYTES;
+    for (pool_lines left = range_lines(&r);;) {
+        const int64_t line = left.first;
+        step.number = area()->steps, step.offset = line * LINE_BYTES;
+        if (left.last - line > 1) left.first = flush_run(me, step, left);
+        if (left.first == line) flush_line(me, &step), left.first++;
+        if (left.first >= left.last) return true;
+        r.offset = left.first * LINE_BYTES;
+        if (step_goes_on(me, kind, &r)) continue;
+        step_end(me);
+        if (!step_begins(me, STEP_FLUSH, kind, &r)) return false;
     }
 }
 
