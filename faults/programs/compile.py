@@ -22,7 +22,6 @@ NATIVE = Path(__file__).with_name("native")
 DEFAULTS = {"c": ("cc", "gcc", "clang"), "c++": ("c++", "g++", "clang++")}
 CHOSEN_BY = {"c": "CXLEMU_CC", "c++": "CXLEMU_CXX"}
 
-_ASSEMBLY = (".s", ".S", ".asm")
 _OTHERS = {"address", "hwaddress", "leak", "memory"}  # sanitizers beside which a compiler takes no thread sanitizer
 _RUNTIMES = ("-lcudart", "-lcudart_static", "-lamdhip64")  # native/device_runtime.c stands in for them
 _NO_LINK = ("-c", "-S", "-E", "-M", "-MM", "-fsyntax-only", "-r")
@@ -58,6 +57,10 @@ def compiler_arguments(language: str, words: Sequence[str], *, clang: bool) -> l
                 f"cxlemu cc: a compiler takes no {word} beside the instrumentation of cxlemu cc; build the program "
                 "with the compiler itself: cxlemu exec runs it as it is"
             )
+    if clang and "-masm=intel" in words:
+        raise ArgumentError(
+            "cxlemu cc: no assembler reads what clang writes for -masm=intel: leave it out, or compile with gcc"
+        )
     left_out = ("-flto", "-fsanitize=thread")
     kept = [word for word in words if not word.startswith(left_out) and word not in _RUNTIMES]
     names = [word for word in kept if not word.startswith("-")]
@@ -65,8 +68,6 @@ def compiler_arguments(language: str, words: Sequence[str], *, clang: bool) -> l
         return list(words)
     links = [] if any(word in _NO_LINK for word in kept) else ["-Xlinker", "--no-as-needed", "-Xlinker"]
     links += [str(library_path())] if links else []  # which may have a comma
-    if any(name.endswith(_ASSEMBLY) for name in names):
-        return [*kept, *links]
     return [*_compiles(kept, clang), *kept, *links]
 
 

@@ -18,12 +18,13 @@ from cxlemu.cli import main
 from cxlemu.errors import ArgumentError, TokenError
 from faults.programs.area import PREFIX
 from faults.programs.commands import parse_commands, parse_pool, parse_pools
+from faults.programs.compile import compiler_arguments
 from faults.programs.judge import report_of
 from faults.programs.replays import choice_of, read_token, shrink, token_of
 from faults.programs.result import WORST_CASES, ExecSetting, RunChoice, RunEnding, RunResult
 from faults.programs.run import run
 from tests.helpers import commands
-from tests.helpers.compilers import installed
+from tests.helpers.compilers import installed, use_compiler
 from tests.helpers.device_answers import ANSWERS, read_answers
 from tests.helpers.pool_programs import SOURCES, build
 from tests.helpers.tables import with_rows
@@ -88,13 +89,6 @@ COMPILERS = installed()  # pytest's header says which
 FLAGS = ("-O0", "-O1", "-O2", "-O3", "-O3 -mavx2")
 
 
-def use_compiler(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    if not all(map(shutil.which, COMPILERS[name])):
-        pytest.skip(f"there is no {name}")
-    for variable, command in zip(("CXLEMU_CC", "CXLEMU_CXX"), COMPILERS[name], strict=True):
-        monkeypatch.setenv(variable, command)
-
-
 def store_then_load(program: Path) -> ExecSetting:
     path = str(program) + ".pool"
     words = f"{program} {path} store :: @1 {program} {path} load".split()
@@ -126,6 +120,27 @@ def test_the_queue_by_each_compiler(monkeypatch: pytest.MonkeyPatch, name: str) 
     use_compiler(monkeypatch, name)
     assert first_failure(queue(build("queue.c")), 4) is None
     assert first_failure(queue(build("queue.c", "-DMISTAKE=1"))) is not None
+
+
+def test_assembly_beside_c_leaves_the_c_announced(tmp_path: Path) -> None:
+    """Also where only the output is assembly: -S -o queue.s."""
+    for words in (["main.c", "part.S", "-o", "both"], ["-S", "main.c", "-o", "main.s"]):
+        assert "-include" in compiler_arguments("c", words, clang=False)
+    (tmp_path / "main.c").write_text("int seven; int part(int *); int main(void) { return part(&seven) - 7; }\n")
+    (tmp_path / "part.S").write_text(
+        '#define X $7\n.globl part\npart: movl X, %eax\n ret\n.section .note.GNU-stack,"",@progbits\n'
+    )
+    words = compiler_arguments("c", ["main.c", "part.S", "-o", "both"], clang=False)
+    subprocess.run(["gcc", *words], cwd=tmp_path, check=True, timeout=120)
+    subprocess.run([tmp_path / "both"], check=True, timeout=60)
+    assert b"__tsan_func_entry" in (tmp_path / "both").read_bytes()
+
+
+def test_intels_syntax_by_clang_is_refused() -> None:
+    """Behind inline assembly it goes on in the other syntax."""
+    with pytest.raises(ArgumentError, match="no assembler reads what clang writes for -masm=intel"):
+        compiler_arguments("c", ["-masm=intel", "queue.c"], clang=True)
+    assert "-masm=intel" in compiler_arguments("c", ["-masm=intel", "queue.c"], clang=False)
 
 
 @pytest.mark.deep

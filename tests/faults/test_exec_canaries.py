@@ -13,6 +13,7 @@ import pytest
 from faults.programs.findings import KINDS, ProgramFinding
 from faults.programs.positions import located
 from faults.programs.result import RunChoice, RunResult
+from tests.helpers.compilers import use_compiler
 from tests.helpers.pool_programs import SOURCES, built, on_x86, ran
 
 pytestmark = on_x86
@@ -52,14 +53,18 @@ def told(way: str, result: RunResult) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("mode", "syntax"),
+    ("mode", "syntax", "compiler"),
     [
-        ("recompiled", "att"),
-        pytest.param("recompiled", "intel", marks=pytest.mark.deep),
-        pytest.param("preloaded", "att", marks=pytest.mark.deep),
+        ("recompiled", "att", "gcc"),
+        ("recompiled", "att", "clang"),
+        pytest.param("recompiled", "intel", "gcc", marks=pytest.mark.deep),
+        pytest.param("preloaded", "att", "gcc", marks=pytest.mark.deep),
     ],
 )
-def test_each_way_to_access_a_pool_is_seen(mode: str, syntax: str) -> None:
+def test_each_way_to_access_a_pool_is_seen(
+    monkeypatch: pytest.MonkeyPatch, mode: str, syntax: str, compiler: str
+) -> None:
+    use_compiler(monkeypatch, compiler)
     its = built(mode, "canaries.c", f"-masm={syntax}")
     missed = {}
     for way in ways():

@@ -6,6 +6,8 @@ import shutil
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 NUMBERED = re.compile(r"(gcc|clang)-\d+")
 CXX = {"gcc": "g++", "clang": "clang++"}
 
@@ -24,3 +26,11 @@ def installed() -> dict[str, tuple[str, str]]:
             found[name] = both
         seen.add(real)
     return found
+
+
+def use_compiler(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Let `cxlemu cc` and `cxlemu c++` call one of them; skips the test where it is not there."""
+    if not all(map(shutil.which, installed()[name])):
+        pytest.skip(f"there is no {name}")
+    for variable, command in zip(("CXLEMU_CC", "CXLEMU_CXX"), installed()[name], strict=True):
+        monkeypatch.setenv(variable, command)

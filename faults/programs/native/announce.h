@@ -109,9 +109,27 @@ __asm__(
     "vexpandpd\n"
     " .macro \\name args:vararg\n  __cxlemu_elements \\name, 1, \\args\n .endm\n"
     ".endr\n"
+#if defined(__clang__) /* which announces nothing of more than 16 bytes, and no long double */
+    ".macro __cxlemu_moves name, args:vararg\n"
+    " .set __cxlemu_wide, 0\n"
+    " .irpc c, \\args\n"
+    "  .ifc \"\\c\",\"y\"\n .set __cxlemu_wide, 1\n .endif\n"
+    "  .ifc \"\\c\",\"z\"\n .set __cxlemu_wide, 1\n .endif\n"
+    " .endr\n"
+    " .if __cxlemu_wide\n __cxlemu_elements \\name, 1, \\args\n"
+    " .else\n __cxlemu_elements \\name, 0, \\args\n .endif\n"
+    ".endm\n"
+    ".irp name, fldt,fstpt\n"
+    " .macro \\name args:vararg\n  __cxlemu_elements \\name, 1, \\args\n .endm\n"
+    ".endr\n"
+    ".irp name, vmovups,vmovupd,vmovaps,vmovapd,vmovdqu,vmovdqa\n"
+    " .macro \\name args:vararg\n  __cxlemu_moves \\name, \\args\n .endm\n"
+    ".endr\n");
+#else
     ".irp name, vmovups,vmovupd,vmovaps,vmovapd\n"
     " .macro \\name args:vararg\n  __cxlemu_elements \\name, 0, \\args\n .endm\n"
     ".endr\n");
+#endif
 
 #endif
 #endif

@@ -1,5 +1,7 @@
 /* Atomic operations on 16 bytes, by the names of both compilers' instrumentation and by those of libatomic, which code calls that
  * has no cmpxchg16b of its own. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <string.h>
 
 #include "self.h"
@@ -171,3 +173,70 @@ CHANGED(and, AND)
 CHANGED(or, OR)
 CHANGED(xor, XOR)
 CHANGED(nand, NAND)
+
+/* --- of any size: clang calls these where a processor may lack cmpxchg16b ----------------------------------------------- */
+
+/* Return libatomic's function for an operation that is not one of ours, NULL for one that is. */
+static void *libatomic(const char *name, size_t nbytes, const volatile void *at) {
+    if (nbytes == BYTES && (uintptr_t)at % BYTES == 0) return NULL;
+    void *found = dlsym(RTLD_NEXT, name);
+    if (!found) program_misused("%s of %zu bytes is libatomic's: link with -latomic\n", name, nbytes);
+    return found;
+}
+
+static wide value_at(const void *at) {
+    wide value;
+    memcpy(&value, at, sizeof value);
+    return value;
+}
+
+/* The compiler takes these names for builtins of its own, so they are given to other functions. */
+#define SIZED(result, name, ...)                                 \
+    typedef result sized_##name##_function(size_t, __VA_ARGS__); \
+    PROGRAM_EXPORT sized_##name##_function sized_##name __asm__("__atomic_" #name);
+#define OTHER(name, nbytes, at) ((sized_##name##_function *)(uintptr_t)libatomic("__atomic_" #name, nbytes, at))
+SIZED(void, load, const volatile void *, void *, int)
+SIZED(void, store, volatile void *, void *, int)
+SIZED(void, exchange, volatile void *, void *, void *, int)
+SIZED(bool, compare_exchange, volatile void *, void *, void *, int, int)
+
+void sized_load(size_t nbytes, const volatile void *at, void *into, int order) {
+    sized_load_function *other = OTHER(load, nbytes, at);
+    if (other) {
+        prog_load(plain(at), nbytes, HERE);
+        other(nbytes, there(at), into, order);
+        return;
+    }
+    const wide value = loaded(at, HERE);
+    memcpy(into, &value, BYTES);
+}
+void sized_store(size_t nbytes, volatile void *at, void *from, int order) {
+    sized_store_function *other = OTHER(store, nbytes, at);
+    if (!other) {
+        stored(at, value_at(from), order, HERE);
+        return;
+    }
+    prog_store(plain(at), nbytes, HERE);
+    other(nbytes, there(at), from, order);
+}
+void sized_exchange(size_t nbytes, volatile void *at, void *from, void *into, int order) {
+    sized_exchange_function *other = OTHER(exchange, nbytes, at);
+    if (!other) {
+        const wide old = changed(at, EXCHANGE, value_at(from), HERE);
+        memcpy(into, &old, BYTES);
+        return;
+    }
+    prog_load(plain(at), nbytes, HERE), prog_store(plain(at), nbytes, HERE);
+    other(nbytes, there(at), from, into, order);
+}
+bool sized_compare_exchange(size_t nbytes, volatile void *at, void *expected, void *from, int order, int failed) {
+    sized_compare_exchange_function *other = OTHER(compare_exchange, nbytes, at);
+    if (!other) {
+        wide wanted = value_at(expected);
+        const bool done = exchanged(at, &wanted, value_at(from), HERE);
+        memcpy(expected, &wanted, BYTES);
+        return done;
+    }
+    prog_load(plain(at), nbytes, HERE), prog_store(plain(at), nbytes, HERE);
+    return other(nbytes, there(at), expected, from, order, failed);
+}

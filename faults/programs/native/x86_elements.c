@@ -34,7 +34,7 @@ static bool parts_of(const uint8_t *code, parts *p) {
             p->index_high |= code[3] & 8 ? 0 : 16;
         }
         code += p->encoding == EVEX ? 4 : 3;
-    } else {
+    } else if (*code != 0xDB) { /* long double */
         return false;
     }
     p->opcode = code[0], p->modrm = code[1], p->sib = code[2];
@@ -70,6 +70,11 @@ static bool moves(const parts *p, x86_elements *e) {
         return true;
     default: return false;
     }
+}
+
+static bool long_double(const parts *p, x86_elements *e) {
+    whole(e, 10), e->stores = (p->modrm >> 3 & 7) == 7;
+    return p->modrm >> 3 & 4 && p->modrm >> 3 & 1; /* fld, fstp */
 }
 
 static void by_address(const parts *p, x86_elements *e) {
@@ -121,7 +126,9 @@ static bool of_map_38(const parts *p, x86_elements *e) {
 bool x86_elements_of(const uint8_t *code, x86_elements *into) {
     parts p;
     *into = (x86_elements){0};
-    if (!parts_of(code, &p) || !(p.map == 1 ? moves(&p, into) : p.map == 2 && of_map_38(&p, into))) return false;
+    if (!parts_of(code, &p)) return false;
+    if (!(p.map == 0 ? long_double(&p, into) : p.map == 1 ? moves(&p, into) : p.map == 2 && of_map_38(&p, into)))
+        return false;
     if (p.encoding == EVEX && !into->displaced) into->displaced = (uint8_t)(into->count * into->nbytes);
     if (p.encoding != EVEX || p.modrm >> 6 != 1) into->displaced = 0;
     if (into->mask == X86_BY_VECTOR) into->by = p.other;
