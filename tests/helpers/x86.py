@@ -15,7 +15,18 @@ SOURCES = [
     *(NATIVE / f"{name}.c" for name in ("x86", "x86_access", "functions", "scan")),
     ROOT / "tests/helpers/native/x86_probe.c",
 ]
-KINDS = ("other", "clflush", "clflushopt", "clwb", "sfence", "mfence", "lfence", "locked", "nt store")  # enum x86_kind
+KINDS = (
+    "other",
+    "clflush",
+    "clflushopt",
+    "clwb",
+    "sfence",
+    "mfence",
+    "lfence",
+    "locked",
+    "nt store",
+    "system call",
+)  # enum x86_kind
 
 
 class FunctionCount(ctypes.Structure):

@@ -112,6 +112,16 @@ PROGRAM_EXPORT void prog_store(void *at, size_t nbytes, const void *pc) { store(
 void prog_system_reads(const void *at, size_t nbytes, const void *pc) { load(at, nbytes, pc, true); }
 void prog_system_writes(void *at, size_t nbytes, const void *pc) { store(at, nbytes, pc, true); }
 
+void prog_system_wrote(void *at, size_t nbytes, const void *pc) {
+    pool_range r;
+    program_self *me = self_here();
+    if (!range_in_pool(at, nbytes, &r) || !step_begins(me, STEP_STORE, 0, &r)) return;
+    me->system_wrote = pc;
+    silent_stores(me, range_lines(&r));
+    me->system_wrote = NULL;
+    step_end(me);
+}
+
 PROGRAM_EXPORT void prog_nt_store(void *at, const void *bytes, size_t nbytes, const void *pc) {
     pool_range r;
     program_self *me = self_here();

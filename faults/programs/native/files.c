@@ -13,6 +13,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "files.h"
 #include "pages.h"
 #include "paths.h"
 #include "real.h"
@@ -205,17 +206,19 @@ static ssize_t file_moved(int pool, int file, void *bytes, size_t nbytes, off_t 
     return file_step(pool, bytes, room_in(file, at, nbytes, writes), at, writes, pc);
 }
 
-PROGRAM_EXPORT ssize_t pread(int file, void *into, size_t nbytes, off_t at) {
+ssize_t file_at(int file, void *bytes, size_t nbytes, off_t at, bool writes, const void *pc) {
     const int pool = self ? pool_of_file(file) : -1;
-    if (pool >= 0) return file_moved(pool, file, into, nbytes, at, false, HERE);
-    if (mapping_count) prog_system_writes(into, nbytes, HERE);
-    return real_pread()(file, reachable(into), nbytes, at);
+    if (pool >= 0) return file_moved(pool, file, bytes, nbytes, at, writes, pc);
+    if (mapping_count && writes) prog_system_reads(bytes, nbytes, pc);
+    else if (mapping_count) prog_system_writes(bytes, nbytes, pc);
+    return writes ? real_pwrite()(file, reachable(bytes), nbytes, at)
+                  : real_pread()(file, reachable(bytes), nbytes, at);
+}
+PROGRAM_EXPORT ssize_t pread(int file, void *into, size_t nbytes, off_t at) {
+    return file_at(file, into, nbytes, at, false, HERE);
 }
 PROGRAM_EXPORT ssize_t pwrite(int file, const void *from, size_t nbytes, off_t at) {
-    const int pool = self ? pool_of_file(file) : -1;
-    if (pool >= 0) return file_moved(pool, file, (void *)(uintptr_t)from, nbytes, at, true, HERE);
-    if (mapping_count) prog_system_reads(from, nbytes, HERE);
-    return real_pwrite()(file, reachable(from), nbytes, at);
+    return file_at(file, (void *)(uintptr_t)from, nbytes, at, true, HERE);
 }
 PROGRAM_EXPORT ssize_t pread64(int file, void *into, size_t nbytes, off64_t at) {
     return pread(file, into, nbytes, at);

@@ -65,6 +65,9 @@ bool prog_announced(bool stores, const void *at, size_t nbytes);
 /* Announce that a system call reads from (loads) or writes to (stores) a buffer that may lie in a pool. */
 void prog_system_reads(const void *at, size_t nbytes, const void *pc);
 void prog_system_writes(void *at, size_t nbytes, const void *pc);
+
+/* Take what is found stored in a buffer, without an announcement, for the system call's that was made at `pc`. */
+void prog_system_wrote(void *at, size_t nbytes, const void *pc);
 void prog_msync(const void *at, size_t nbytes, const void *pc);
 
 /* Let other threads go first: this one waits for one of them, or for time to pass. */

@@ -40,6 +40,7 @@ typedef struct {
     uint32_t depth, spins;
     uint32_t failed; /* accesses that ended in a SIGBUS */
     uint32_t outside_looks; /* how often it has looked at the clock, or at input from outside */
+    const void *system_wrote; /* where a system call was made whose stores are looked for */
     int late_count;
     _Alignas(8) uint8_t late[LATE_SIGNALS][SIGNAL_BYTES]; /* siginfo_t of those that came in the middle of a step */
     uintptr_t tls; /* where this library's variables of this thread lie */

@@ -21,7 +21,7 @@ static void tell_announced(int pool, int64_t line) {
 
 static void tell_run(const program_self *me, pool_range run) {
     const host_image *image = image_of(here.host, run.pool);
-    const program_step step = step_of(me, STEP_STORE, &run, NULL);
+    const program_step step = step_of(me, STEP_STORE, &run, me->system_wrote);
     if (program_watcher_now && program_watcher_now->store)
         program_watcher_now->store(&step, image->twin + run.offset, image->cache.data + run.offset);
 }
@@ -37,7 +37,7 @@ static void take(program_self *me, int pool, int64_t line) {
         for (to = from + 1; to < LINE_BYTES && (bytes >> to & 1) == (bytes >> from & 1);) to++;
         if (bytes >> from & 1) tell_run(me, (pool_range){pool, line * LINE_BYTES + from, to - from});
     }
-    here.area->unannounced++;
+    here.area->unannounced += !me->system_wrote;
     turn_written(here.host);
     turn_progress(me->thread, true);
     image_told(here.host, pool, line * LINE_BYTES, LINE_BYTES);

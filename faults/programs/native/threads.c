@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "asynchronous.h"
 #include "real.h"
 #include "waits.h"
 
@@ -257,13 +258,14 @@ static uint64_t ns_of(const struct timespec *t) { return (uint64_t)t->tv_sec * 1
 #if defined(__x86_64__)
 /* Programs, and the C++ library for atomic waits, futures, latches and semaphores, wait for a word by a system call of their own. A wait
  * may always end early; one with a limit lasts until then, as its caller may count on that. In a search of every interleaving it sleeps,
- * which ends as unknown. In assembly, as syscall() has as many arguments as its number says: only a futex's are looked at. */
-long cxlemu_system_call(long number, ...);
-long cxlemu_system_call_failed(long error);
+ * which ends as unknown. In assembly, as syscall() has as many arguments as its number says: only those of a futex, and of what
+ * asynchronous.c follows, are looked at. */
 long cxlemu_futex(long number, const uint32_t *word, long operation, long value, const struct timespec *limit,
                   long other, long third);
 __asm__(".text\n.globl syscall\n.type syscall, @function\nsyscall:\n.cfi_startproc\n"
         "cmpq $202, %rdi\n je cxlemu_futex\n" /* SYS_futex */
+        "cmpq $209, %rdi\n je cxlemu_asynchronous\n" /* SYS_io_submit */
+        "leaq -425(%rdi), %rax\n cmpq $2, %rax\n jbe cxlemu_asynchronous\n" /* SYS_io_uring_setup, _enter, _register */
         ".globl cxlemu_system_call\n.hidden cxlemu_system_call\ncxlemu_system_call:\n"
         "movq %rdi, %rax\n movq %rsi, %rdi\n movq %rdx, %rsi\n movq %rcx, %rdx\n movq %r8, %r10\n movq %r9, %r8\n"
         "movq 8(%rsp), %r9\n syscall\n"

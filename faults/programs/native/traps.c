@@ -3,6 +3,7 @@
 
 #if defined(__x86_64__)
 
+#include "asynchronous.h"
 #include "pages.h"
 #include "access.h"
 #include "patch.h"
@@ -70,6 +71,13 @@ static const uint8_t *unlock(const patch_site *site, ucontext_t *context, const 
     return next;
 }
 
+static const uint8_t *called(const patch_site *site, ucontext_t *context, const uint8_t *next) {
+    greg_t *r = context->uc_mcontext.gregs;
+    const long words[] = {r[REG_RDI], r[REG_RSI], r[REG_RDX], r[REG_R10], r[REG_R8], r[REG_R9]};
+    r[REG_RAX] = system_call(r[REG_RAX], words, PC(site));
+    return next;
+}
+
 static const uint8_t *follow(const patch_site *site, ucontext_t *context) {
     const uint8_t *next = site->at + site->instruction.length;
     switch (site->instruction.kind) {
@@ -81,6 +89,7 @@ static const uint8_t *follow(const patch_site *site, ucontext_t *context) {
     case X86_LFENCE: prog_fence(FENCE_LOADS, PC(site)); return next;
     case X86_MFENCE: prog_fence(FENCE_FULL, PC(site)); return next;
     case X86_NT_STORE: return store(site, context, next);
+    case X86_SYSTEM_CALL: return called(site, context, next);
     default: return lock(site, context, next);
     }
 }

@@ -340,6 +340,7 @@ static bool may_be_vector(const uint8_t *code, size_t at) {
 static bool may_be_flush_or_store(const uint8_t *code, size_t at) {
     const uint8_t before = code[at - 1], modrm = code[at + 1];
     switch (code[at]) {
+    case 0x05: return before == 0x0F; /* syscall */
     case 0xAE: return before == 0x0F && (modrm >> 3 & 7) >= 5;
     case 0xC3: return before == 0x0F && modrm < 0xC0; /* movnti */
     case 0xF8: /* movdir64b, movdiri */
@@ -353,7 +354,7 @@ static bool may_be_flush_or_store(const uint8_t *code, size_t at) {
 
 bool x86_candidate(const uint8_t *code, size_t nbytes, bool locked) {
     static const bool may_be[256] = {[0xAE] = true, [0xC3] = true, [0xF8] = true, [0xF9] = true,
-                                     [0x2B] = true, [0xE7] = true, [0xF7] = true};
+                                     [0x2B] = true, [0xE7] = true, [0xF7] = true, [0x05] = true};
     for (size_t k = 1; k + 1 < nbytes; k++)
         if (may_be[code[k]] && may_be_flush_or_store(code, k)) return true;
     for (size_t k = 0; locked && k + 1 < nbytes; k++) {

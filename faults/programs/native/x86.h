@@ -19,6 +19,7 @@ enum x86_kind {
     X86_LFENCE,
     X86_LOCKED, /* an atomic read-modify-write of memory, which is also a fence; xchg needs no prefix */
     X86_NT_STORE,
+    X86_SYSTEM_CALL, /* one that asynchronous.c may follow: x86_decode has them among the others */
     X86_KINDS
 };
 

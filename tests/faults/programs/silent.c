@@ -1,7 +1,6 @@
 /* A message of eight lines, whose stores no compiler announces: WAY says who makes them. `w` writes it and publishes it; `r` waits,
  * and reads it. NOT_FLUSHED forgets the flush of its last line. */
 #define _GNU_SOURCE
-#include <aio.h>
 #include <cxl.h>
 #include <fcntl.h>
 #include <immintrin.h>
@@ -11,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #define OPENMP 1
@@ -45,11 +45,8 @@ void library_put(volatile uint8_t *to, const uint8_t *from, size_t nbytes);
 static void put(box *b, const uint8_t *from) { library_put(b->text, from, SIZE); }
 #elif WAY == KERNEL
 static void put(box *b, const uint8_t *from) {
-    FILE *file = tmpfile();
-    if (!file || fwrite(from, SIZE, 1, file) != 1 || fflush(file) != 0) exit(7);
-    struct aiocb asked = {.aio_fildes = fileno(file), .aio_buf = b->text, .aio_nbytes = SIZE};
-    const struct aiocb *const all[1] = {&asked};
-    if (aio_read(&asked) != 0 || aio_suspend(all, 1, NULL) != 0 || aio_return(&asked) != SIZE) exit(8);
+    const struct iovec to = {b->text, SIZE}, its = {(void *)(uintptr_t)from, SIZE};
+    if (process_vm_readv(getpid(), &to, 1, &its, 1, 0) != SIZE) exit(8);
 }
 #else
 static void put(box *b, const uint8_t *from) { memcpy(b->text, from, SIZE); }
