@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
@@ -358,28 +359,36 @@ static void condition_write(void) {
 
 /* Waits for a signal that another thread sends, and for a file that never is ready. */
 static pthread_t waiting;
+static int pipes[2];
 static void *signals(void *from) {
     usleep(1500);
     memcpy(data, from, TEXT); /* the store */
     flush(data, TEXT);
     for (int k = 0; k < 2; k++) pthread_kill(waiting, SIGUSR1 + 2 * k);
+    while (data[PAGE] == 0) usleep(1000); /* steps, while the other thread waits */
+    CHECK(write(pipes[1], "", 1) == 1);
     return NULL;
 }
 static void signals_write(void) {
     const struct timespec long_time = {5, 0}, short_time = {0, 1000000};
-    int pipes[2], number = 0;
+    int number = 0;
     sigset_t both;
     pthread_t thread;
+    struct epoll_event event = {.events = EPOLLIN};
+    const int set = epoll_create1(0);
+    CHECK(set >= 0 && pipe(pipes) == 0 && epoll_ctl(set, EPOLL_CTL_ADD, pipes[0], &event) == 0);
     sigemptyset(&both), sigaddset(&both, SIGUSR1), sigaddset(&both, SIGUSR1 + 2);
     pthread_sigmask(SIG_BLOCK, &both, NULL);
     waiting = pthread_self();
     pthread_create(&thread, NULL, signals, text);
     CHECK(sigtimedwait(&both, NULL, &long_time) > 0 && sigwait(&both, &number) == 0 && number > 0);
     CHECK(sigtimedwait(&both, NULL, &short_time) < 0 && errno == EAGAIN);
-    pthread_join(thread, NULL);
-    CHECK(pipe(pipes) == 0);
     struct pollfd one = {.fd = pipes[0], .events = POLLIN};
-    CHECK(ppoll(&one, 1, &short_time, NULL) == 0);
+    CHECK(ppoll(&one, 1, &short_time, NULL) == 0 && epoll_pwait(set, &event, 1, 1, &both) == 0);
+    data[PAGE] = 1;
+    cxl_flush(data + PAGE, 1), cxl_fence();
+    CHECK(epoll_pwait(set, &event, 1, -1, &both) == 1);
+    pthread_join(thread, NULL);
     tell(1);
 }
 
