@@ -18,11 +18,12 @@ from cxlemu.errors import ArgumentError
 from cxlemu.units import counted
 from faults.cli.exec import ExecFlags
 from faults.programs import reports
+from faults.programs.doing import died_before
 from faults.programs.judge import again, report_of
 from faults.programs.reports import ProgramReport
 from faults.programs.result import ExecSetting, RunEnding, RunResult
 from faults.programs.suppressions import read as read_suppressions
-from faults.programs.words import repeats, text, unused, wrapped
+from faults.programs.words import repeats, shortened, text, unused, wrapped
 from faults.verdict import Verdict
 
 OUTPUT_LINES = 20
@@ -91,7 +92,9 @@ class ExecReport:
             same = "each thread returns to the same step in the same state, and nothing is stored"
             self.say(f"the programs hang: {same}: {where}", more="", style="bold red")
             for sentence in result.doing if not result.findings else ():  # a finding names the load
-                self.say(sentence, "  ")
+                self.say(shortened(sentence), "  ")
+            if dead := "" if result.findings else died_before(setting, result):
+                self.say(dead, "  ")
 
     def end(
         self,

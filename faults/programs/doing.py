@@ -7,7 +7,8 @@ from pathlib import Path
 
 from faults.programs.area import CRASHED, ENDED, OUTSIDE, RUNNING, STARTING, Area, PoolThread
 from faults.programs.positions import located
-from faults.programs.result import ExecSetting
+from faults.programs.result import ExecSetting, RunResult
+from faults.programs.turns import crash_in
 
 _ACCESSES = {1: "loads", 2: "stores", 3: "changes", 4: "stores", 5: "flushes"}  # enum step_kind
 _OTHERS = {6: "fences", 8: "gives its turn away"}
@@ -27,6 +28,18 @@ def going_round(area: Area, setting: ExecSetting) -> list[str]:
         left -= steps
     dead = setting.crash[0] if setting.crash and setting.crash[1] <= area.status().steps else None
     return [_says(area, setting, thread) for thread in area.threads() if thread.number in those and thread.host != dead]
+
+
+def died_before(setting: ExecSetting, result: RunResult) -> str:
+    """Say which host of a hang had crashed, so that the others wait for it; empty: none of this stage."""
+    crash = setting.crash or crash_in(result.choice.script)
+    if crash is None or "--crash" in result.unfired:
+        return ""
+    host, step = crash
+    stage = max((setting.commands[its.command].stage for its in result.exits), default=0)
+    if (host, stage) not in {(command.host, command.stage) for command in setting.commands}:
+        return ""
+    return f"host {host} had died at step {step} (--crash): only its stores could have ended these waits"
 
 
 def _says(area: Area, setting: ExecSetting, thread: PoolThread) -> str:

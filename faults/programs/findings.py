@@ -190,7 +190,7 @@ KINDS: dict[int, MistakeKind] = {
         "store",
     ),
 }
-LOST_IN_CRASH, UNKNOWN_THREAD, NOT_LINEARIZABLE = 18, 65535, 21
+LOST_IN_CRASH, UNKNOWN_THREAD, INVARIANT, NOT_LINEARIZABLE = 18, 65535, 20, 21
 
 
 _NOT_FENCED, _FENCED_LATE = 2, 3
@@ -217,6 +217,7 @@ class ProgramFinding:
     sfence: bool = False  # the only fence after the reader's flush was an sfence
     by_start: bool = False  # the reader knew because the writer had ended before it started
     flush_late: bool = False  # the flush came when the reader already knew of the store
+    seen: bytes = b""  # of an invariant, the bytes that break it
 
     SIZE = _LAYOUT.size
 
@@ -236,14 +237,16 @@ class ProgramFinding:
         kind, rule, host, other, pool, _, thread, other_thread, times, offset, nbytes, number, *rest = _LAYOUT.unpack(
             data
         )
-        sites, numbers, extra = rest[:_ROLES_MAX], rest[_ROLES_MAX : 2 * _ROLES_MAX], rest[2 * _ROLES_MAX + 2 :]
+        sites, numbers, (seen, _, *extra) = rest[:_ROLES_MAX], rest[_ROLES_MAX : 2 * _ROLES_MAX], rest[2 * _ROLES_MAX :]
+        stuck, sfence, by_start, late = map(bool, extra)
         return cls(
             kind,
             bool(rule),
             *(host, other, pool, thread, other_thread, times, offset, nbytes, number),
             tuple(sites[: len(ROLES)]),
             tuple(numbers[: len(ROLES)]),
-            *(bool(value) for value in extra),
+            *(stuck, sfence, by_start, late),
+            seen=seen[:nbytes] if kind == INVARIANT else b"",
         )
 
     @classmethod

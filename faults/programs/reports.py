@@ -52,6 +52,16 @@ _UNFLUSHED = ("not-flushed", "msync", "copy-not-ended")  # their stores are dirt
 _BEFORE_ACCESS = ("fence-too-late",)  # there the fence comes after what publishes
 
 
+def _values(finding: ProgramFinding) -> str:
+    """Write the bytes of a finding as words of 8 bytes, or as bytes where they are none."""
+    whole = finding.offset % 8 == 0 and len(finding.seen) % 8 == 0
+    size = 8 if whole else 1
+    words = [int.from_bytes(finding.seen[k : k + size], "little") for k in range(0, len(finding.seen), size)]
+    told = max((k + 1 for k, word in enumerate(words) if word), default=1)
+    values = " ".join(f"0x{word:x}" for word in words[:told])
+    return ("words " if whole else "bytes ") + values + (" and zeros" if told < len(words) else "")
+
+
 @dataclass(frozen=True)
 class Checked:
     """A run that the checker watched."""
@@ -108,7 +118,8 @@ class ProgramMistake:
             return (
                 f"{self.host} waits for ever: it reads {self.line} again and again, and {self.by}'s store never shows"
             )
-        return self.kind.sentence.format(host=self.host, by=self.by, line=self.line)
+        said = self.kind.sentence.format(host=self.host, by=self.by, line=self.line)
+        return f"{said}: {_values(self.finding)}" if self.finding.seen else said
 
     @property
     def shows(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -54,6 +55,14 @@ def wrapped(sentence: str, indent: str = "", more: str = "") -> str:
     return "\n".join(lines)
 
 
+def shortened(place: str) -> str:
+    """Leave out the arguments of templates where a place does not fit a line with them."""
+    kept = ""
+    while len(place) > WIDTH and kept != place:
+        kept, place = place, re.sub(r"<[^<>]*>", "\0", place)
+    return place.replace("\0", "<...>")
+
+
 def _told(which: str, mistake: ProgramMistake) -> Iterator[str]:
     yield f"{which} {mistake.kind.name}: {mistake.kind.title}"
     yield wrapped(mistake.sentence, "   ")
@@ -72,12 +81,12 @@ def _told(which: str, mistake: ProgramMistake) -> Iterator[str]:
 def _step(says: str, place: SourcePlace) -> Iterator[str]:
     margin = " " * len(says)
     if place.caller and len(says) + len(str(place)) > WIDTH:
-        yield f"{says}{place.at},"
-        *outer, last = place.callers
+        at, *outer, last = (shortened(str(frame)) for frame in (place.at, *place.callers))
+        yield f"{says}{at},"
         yield from (f"{margin}called from {caller}," for caller in outer)
         yield f"{margin}called from {last}"
     else:
-        yield f"{says}{place}"
+        yield f"{says}{shortened(str(place))}"
     if code := source_line(place.at):
         room = WIDTH - len(margin) - _DEEPER
         yield margin + " " * _DEEPER + (code if len(code) <= room else code[: room - 4].rstrip() + " ...")
@@ -85,4 +94,4 @@ def _step(says: str, place: SourcePlace) -> Iterator[str]:
 
 def _where(mistake: ProgramMistake) -> str:
     place = mistake.places.get("access") or mistake.places.get("store")
-    return str(place.at) if place else "an unknown place"
+    return shortened(str(place.at)) if place else "an unknown place"

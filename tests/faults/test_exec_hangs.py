@@ -121,6 +121,7 @@ def test_a_hang_without_a_finding_says_where_each_thread_goes_round(waits: Path)
     told = " ".join(result.output.split())
     assert re.search(r"the programs hang: .* waits \(host 1, thread 1\) its last step: .*waits.c:\d+ in ", told)
     assert "(host 0" not in told
+    assert "host 0 had died at step 1 (--crash): only its stores could have ended these waits" in told
 
 
 @pytest.mark.deep(rows=lambda waits, what: (waits, what) not in (("recompiled", "count"), ("preloaded", "beat")))

@@ -87,6 +87,7 @@ def test_an_invariant_is_broken_by_the_line_that_arrives(holds: Path) -> None:
     _, document = execute(holds, "/dev/shm/holds", EVERY, "no-fence")
     (found,) = document["found"]["findings"]  # type: ignore[index]
     assert (found["offset"], found["other_host"]) == (64, 0)  # the flag, before the data that it tells of
+    assert found["sentence"].endswith("(line 1) as host 0 has left it: words 0x2 and zeros"), found["sentence"]
 
 
 HISTORIES = {

@@ -126,6 +126,19 @@ def test_a_librarys_line_is_no_ones_where_the_program_calls_it(tmp_path: Path) -
     assert alone is not None and alone.at.file == "/rustc/0/library.c"
 
 
+def test_arguments_of_templates_are_left_out_where_a_line_is_too_long() -> None:
+    long = (
+        "src/ring.hh:120 in ring<std::map<std::string, long>, 64ul>::push<main::<lambda(int)> >(std::array<int, 4ul>)"
+    )
+    assert words.shortened(long) == "src/ring.hh:120 in ring<std::map<...>, 64ul>::push<main::<...> >(std::array<...>)"
+    assert (
+        words.shortened(f"{long} const volatile")
+        == "src/ring.hh:120 in ring<...>::push<...>(std::array<...>) const volatile"
+    )
+    assert words.shortened("a.cc:1 in f<int>(long)") == "a.cc:1 in f<int>(long)"
+    assert words.shortened(f"a.cc:1 in {'x' * 80}::operator<<<int>") == f"a.cc:1 in {'x' * 80}::operator<<<...>"
+
+
 def test_without_debug_information_a_position_is_a_symbol(tmp_path: Path) -> None:
     program = compiled(tmp_path)
     (place,) = located([Place(str(program), symbol(program, "push"))])

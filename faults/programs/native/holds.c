@@ -101,7 +101,10 @@ static void broken(const held_bytes *held) {
     program_finding found = {.kind = INVARIANT, .rule = MANIFEST, .times = 1, .number = held->number};
     found.host = (uint8_t)here.host, found.other_host = held->host, found.pool = (uint8_t)its->pool;
     found.thread = held->thread, found.other_thread = held->thread;
-    found.offset = held->line * PROGRAM_LINE, found.nbytes = PROGRAM_LINE;
+    const int64_t line = held->line * PROGRAM_LINE, end = its->offset + its->nbytes;
+    found.offset = line > its->offset ? line : its->offset; /* what the invariant has of the line */
+    found.nbytes = (line + PROGRAM_LINE < end ? line + PROGRAM_LINE : end) - found.offset;
+    memcpy(found.seen, held->bytes + its->offset % PROGRAM_LINE + (found.offset - its->offset), (size_t)found.nbytes);
     found.sites[AT_ACCESS] = its->site, found.sites[AT_ARRIVES] = held->site;
     found.numbers[AT_ARRIVES] = held->number;
     program_report(&found);
