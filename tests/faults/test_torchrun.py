@@ -305,8 +305,8 @@ def test_the_rank_that_the_others_waited_for_is_named_last_and_once(
 def test_a_groups_error_is_whole_and_has_no_cause_where_all_ranks_differ(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    differs = "call 13 of this communicator is [all_reduce line 16 B f32 sum in place] on rank 0 but [all_reduce sum 4"
-    differs += " f32 l ...] on rank 1, or an earlier call differed: all ranks must call the same collectives with the "
+    differs = "call 13 of this communicator is [all_reduce sum 16B f32 ...] on rank 0 but [all_reduce sum 4B f32 line] "
+    differs += "on rank 1, or an earlier call differed: all ranks must call the same collectives with the "
     differs += "same arguments"
     text = f"DistBackendError: cxl: rank 0 in call 13 of group 0: all_reduce sum float32[4]: {differs}"
     assert not tell([error(rank, text, 22) for rank in (0, 1)], [Round({0: 6.0, 1: 7.0}, {0: 1, 1: 1})], tmp_path)

@@ -14,6 +14,7 @@ from cxlemu.engines.streams import Blocked, Running
 from cxlemu.errors import MismatchError, PeerLostError, RunError, name_ranks
 from cxlemu.pool.board import Board, Cause
 from cxlemu.pool.session_area import TEXT_BYTES, Status
+from cxlemu.units import typed_bytes
 from cxlemu.world import RankContext
 
 LOOK_S = 0.05
@@ -89,18 +90,19 @@ class PeerMonitor:
 
         A rank's status line keeps the last call in which that rank waited, which may be over for long.
         """
-        said: dict[int, tuple[int, str, str]] = {}  # the number of the call, what peers read of it, and what is shown
+        said: dict[int, tuple[int, str]] = {}  # the number of the call, and the call
         for rank in ranks:
             if running is not None and rank == running.part.rank:
-                said[rank] = self.call, _short(running), running.name
+                said[rank] = self.call, _short(running)
             elif (status := self.context.session.peek(self.members[rank])) is not None and status.comm == self.comm:
-                said[rank] = status.call, status.text, f"{status.text} ..."
-        if len(ranks) != 2 or len(said) != 2 or len({number for number, *_ in said.values()}) > 1:
+                said[rank] = status.call, status.text
+        if len(ranks) != 2 or len(said) != 2 or len({number for number, _ in said.values()}) > 1:
             return ""
         number = said[ranks[0]][0] - self.internal_calls
-        one, other = (f"[{said[rank][2]}] on rank {rank}" for rank in ranks)
+        texts = [said[rank][1][:TEXT_BYTES] for rank in ranks]
+        one, other = (f"[{_whole_words(text)}] on rank {rank}" for text, rank in zip(texts, ranks, strict=True))
         call = f"call {number} of this communicator is"
-        if len({text[:TEXT_BYTES] for _, text, _ in said.values()}) > 1:
+        if texts[0] != texts[1]:
             return f"{call} {one} but {other}, or an earlier call differed"
         earlier = f"call {number - 1} or one before it differed" if number > 1 else "an earlier call differed"
         return f"{call} {one} and also on rank {ranks[1]}: {earlier}, or its root, variant or list of arrays differs"
@@ -159,4 +161,9 @@ def _short(running: Running) -> str:
     call, what = running.call, running.verb or running.call.collective
     contract = COLLECTIVES.get(call.collective)  # None: a product of matrices
     how = [call.redop] * (call.redop != "none") + [f"root {call.root}"] * (contract is not None and contract.rooted)
-    return " ".join([what, *how, str(call.nbytes), call.dtype, call.algorithm])
+    return " ".join([what, *how, f"{typed_bytes(call.nbytes)}B", call.dtype, call.algorithm])
+
+
+def _whole_words(text: str) -> str:
+    """Leave out the last word of a text that may have been cut."""
+    return text if len(text) < TEXT_BYTES else text.rpartition(" ")[0] + " ..."
