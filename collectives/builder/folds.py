@@ -54,11 +54,11 @@ class Folds(Rounds):
             check_event(self, "fold", after)
         self._order(after)
         later = self.spec.staged and republish is not None  # while the next chunk is read
-        if ranks is None and self.ranks >= FOLDED_AT_ONCE and self.carrier.in_columns:
-            self._fold_at_once(dst, chunk, own, block, None if later else republish)
-        else:
-            everyone = range(self.ranks) if ranks is None else ranks
-            self._fold_one_by_one(dst, chunk, own, block, None if later else republish, everyone)
+        everyone = range(self.ranks) if ranks is None else ranks
+        fetches_some = ranks is not None and self.carrier.fetches
+        at_once = len(everyone) >= FOLDED_AT_ONCE and self.carrier.in_columns and not fetches_some
+        fold = self._fold_at_once if at_once else self._fold_one_by_one
+        fold(dst, chunk, own, block, None if later else republish, everyone)
         folded = self._record("retrieve")
         return folded if not later else self._published(chunk, dst, republish, folded)
 
@@ -183,16 +183,18 @@ class Folds(Rounds):
             )
             sum_so_far = [target]
 
-    def _fold_at_once(self, dst: Operand, chunk: Chunk, own: Operand, block: int, republish: int | None) -> None:
+    def _fold_at_once(
+        self, dst: Operand, chunk: Chunk, own: Operand, block: int, republish: int | None, ranks: range
+    ) -> None:
         """Fold as `fold` and `_reduce` do, for sources in slots, as columns."""
         if self.carrier.fetches:
             self._fetch_at_once(chunk, block)
             self._fold_fetched(dst, chunk, own)
             return
-        everyone = np.arange(self.ranks)
-        offset = np.full(self.ranks, block * self.areas.block_bytes + chunk.slot_offset)
+        everyone = np.array(ranks)
+        offset = np.full(len(ranks), block * self.areas.block_bytes + chunk.slot_offset)
         sources = operands(Kind.REGION, self.carrier.regions_of(everyone), chunk.seq, offset)
-        sources[self.rank] = own
+        sources[everyone == self.rank] = own
         doorbells = everyone * self.layout.doorbells_per_rank + self.carrier.doorbell(chunk, 0, block)
         self._combine_rows(
             dst,
@@ -200,7 +202,7 @@ class Folds(Rounds):
             chunk,
             sources,
             doorbells,
-            own=self.rank,
+            own=self.rank - ranks.start,
             divide=self.call.redop == "avg",
             stream="retrieve",
             accumulator=self._scratch(chunk.nbytes),
@@ -288,13 +290,13 @@ def folded(
 ) -> Records:
     """Make the records of a fold over many sources, from the left.
 
-    A WAIT and an INVALIDATE come for each source except ``rank``'s own, and a REDUCE as soon as the first three or the
-    next two are there.
+    A WAIT and an INVALIDATE come for each source except ``rank``'s own, if that is among them, and a REDUCE as soon as
+    the first three or the next two are there.
     """
     count, whole = len(sources), sources.view(_OPERAND)
     reduces, lasts = chain(sources, reduce, accumulator)
     others = np.flatnonzero(np.arange(count) != rank)
-    waits = repeated([wait, wait._replace(op=Op.INVALIDATE, value=0)], count - 1).view(_FLAT)
+    waits = repeated([wait, wait._replace(op=Op.INVALIDATE, value=0)], len(others)).view(_FLAT)
     waits["arg"][:, 0], waits["nbytes"][:, 0] = doorbells[others], 0
     waits["a"][:, 1] = whole[others]
     keys = np.concatenate([np.column_stack([3 * others, 3 * others + 1]).reshape(-1), 3 * lasts + 2])

@@ -6,7 +6,7 @@ import pytest
 
 from collectives.algorithms import catalog
 from collectives.algorithms.hierarchical import level
-from collectives.builder import ALL, NAIVE, VARIANTS, Builder, VariantSpec, folds
+from collectives.builder import ALL, NAIVE, STAGED, VARIANTS, Builder, VariantSpec, folds
 from collectives.builder.recipes import Recipe
 from collectives.checking.symbolic import verify
 from collectives.layouts import layout_for
@@ -40,9 +40,16 @@ def at_once(b: Builder) -> None:
             b.retrieve_each(peers * b.nbytes + chunk.offset, chunk, peers, block=b.rank, nbytes=sizes)
 
 
+def folds_all_but_the_first(b: Builder) -> None:
+    for chunks in b.rounds(b.nbytes, spread="ranges"):
+        for chunk in chunks:
+            b.publish(chunk, b.input(chunk.offset))
+            b.fold(b.output(chunk.offset), chunk, b.input(chunk.offset), ranks=range(1, b.ranks))
+
+
 def built(algorithm: object, spec: VariantSpec, ranks: int, nbytes: int, collective: str = "all_to_all") -> Plan:
     layout = replace(layout_for(ranks, 6, 1 << 24, 4096, region_bytes=1 << 20), heap_card_bytes=1 << 22)
-    redop = "avg" if "reduce" in collective else "none"
+    redop = "avg" if "reduce" in collective else "sum" if "scan" in collective else "none"
     heap = InHeap(0) if spec.zero_copy else None
     recipe = Recipe(collective, spec.name, algorithm, spec)  # type: ignore[arg-type]
     call = Call(collective, spec.name, ranks, nbytes, "f32" if redop != "none" else "u8", redop, heap=heap)
@@ -59,17 +66,17 @@ def test_words_for_many_are_words_for_each(spec: VariantSpec, ranks: int, nbytes
     assert one.frame == many.frame
 
 
-@pytest.mark.parametrize("spec", [ALL, NAIVE], ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", [ALL, NAIVE, STAGED], ids=lambda spec: spec.name)
 @pytest.mark.parametrize("ranks", [3, 4, 5, 8, 17])
-@pytest.mark.parametrize("collective", ["all_reduce", "reduce", "reduce_scatter"])
+@pytest.mark.parametrize("collective", ["all_reduce", "reduce", "reduce_scatter", "scan", "exscan"])
 def test_a_fold_at_once_is_a_fold(
     collective: str, ranks: int, spec: VariantSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    algorithm = catalog.recipe(collective, "all").algorithm
-    monkeypatch.setattr(folds, "FOLDED_AT_ONCE", 3)
-    at_once = [part.streams for part in built(algorithm, spec, ranks, 3000, collective).parts]
-    monkeypatch.setattr(folds, "FOLDED_AT_ONCE", 100)
-    assert at_once == [part.streams for part in built(algorithm, spec, ranks, 3000, collective).parts]
+    for algorithm in (catalog.recipe(collective, "all").algorithm, folds_all_but_the_first):
+        monkeypatch.setattr(folds, "FOLDED_AT_ONCE", 3)
+        at_once = [part.streams for part in built(algorithm, spec, ranks, 3000, collective).parts]
+        monkeypatch.setattr(folds, "FOLDED_AT_ONCE", 100)
+        assert at_once == [part.streams for part in built(algorithm, spec, ranks, 3000, collective).parts]
 
 
 def test_a_two_shot_of_many_ranks_still_computes_an_all_reduce() -> None:
