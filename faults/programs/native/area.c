@@ -116,27 +116,36 @@ bool area_attach(const char *folder, int host) {
     return ok;
 }
 
-static void unmap(void *at, int64_t nbytes) {
-    if (at) munmap(at, (size_t)nbytes);
+/* Do something with each file that is mapped, the area last; returns whether all of it was done. */
+static bool with_files(bool (*with)(void *at, size_t nbytes)) {
+    const program_options *options = &here.area->options;
+    bool ok = true;
+#define WITH(at, nbytes) (ok = (!(at) || with((at), (size_t)(nbytes))) && ok)
+    for (int pool = 0; pool < options->pools; pool++) {
+        const int64_t capacity = options->capacity[pool], lines = capacity / LINE_BYTES;
+        for (int host = 0; host < options->hosts; host++) {
+            const host_image *image = image_of(host, pool);
+            if (host == 0) WITH(image->cache.pool, capacity);
+            WITH(image->cache.data, capacity), WITH(image->cache.posted, capacity), WITH(image->twin, capacity);
+            WITH(image->cache.state, lines), WITH(image->cache.pending, lines);
+        }
+        WITH(program_watcher_lines[pool], lines * WATCHER_LINE_BYTES);
+    }
+    WITH(program_watcher_room, WATCHER_ROOM_BYTES);
+    WITH(record_now, sizeof *record_now), WITH(crash_now, sizeof *crash_now);
+    WITH(here.area, sizeof *here.area);
+#undef WITH
+    return ok;
 }
+
+static bool unmap(void *at, size_t nbytes) { return munmap(at, nbytes) == 0; }
+static bool empty(void *at, size_t nbytes) { return madvise(at, nbytes, MADV_REMOVE) == 0; }
+
+bool area_empty(void) { return here.area && with_files(empty); }
 
 void area_detach(void) {
     if (!here.area) return;
-    for (int pool = 0; pool < here.area->options.pools; pool++) {
-        const int64_t capacity = here.area->options.capacity[pool], lines = capacity / LINE_BYTES;
-        uint8_t *bytes = NULL;
-        for (int host = 0; host < PROGRAM_HOSTS; host++) {
-            host_image *image = image_of(host, pool);
-            if (image->cache.pool) bytes = image->cache.pool;
-            unmap(image->cache.data, capacity), unmap(image->cache.posted, capacity), unmap(image->twin, capacity);
-            unmap(image->cache.state, lines), unmap(image->cache.pending, lines);
-            memset(image, 0, sizeof *image);
-        }
-        unmap(bytes, capacity), unmap(program_watcher_lines[pool], lines * WATCHER_LINE_BYTES);
-    }
-    unmap(program_watcher_room, WATCHER_ROOM_BYTES);
-    unmap(record_now, sizeof *record_now), unmap(crash_now, sizeof *crash_now);
-    unmap(here.area, sizeof *here.area);
+    with_files(unmap);
     memset(&here, 0, sizeof here);
     memset(program_watcher_lines, 0, sizeof program_watcher_lines);
     program_watcher_room = NULL, record_now = NULL, crash_now = NULL;

@@ -185,6 +185,7 @@ bool coherent_map(int pool, const char *path, uint8_t *at, int64_t offset, int64
 /* Map the files of a run; returns whether that was possible. */
 bool area_attach(const char *folder, int host);
 void area_detach(void);
+bool area_empty(void); /* let all bytes of these files be zeros; returns whether that was possible */
 
 /* Return an address to suggest to the kernel for a mapping. Pools are large, and must not fill the 2 GiB around code, where
  * the copies of its instructions have to lie. */

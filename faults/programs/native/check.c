@@ -252,27 +252,30 @@ static void on_move(const program_move *move) {
 
 static void expect_stale(const program_step *step) {
     check_host *h = &room_now()->host[step->host];
+    check_logbook *book = &room_now()->book[step->host];
     for (uint32_t k = 0; k < h->expected; k++)
-        if (h->expect[k].pool == step->pool && h->expect[k].begin <= step->offset &&
-            h->expect[k].end >= step->offset + step->nbytes)
+        if (book->expect[k].pool == step->pool && book->expect[k].begin <= step->offset &&
+            book->expect[k].end >= step->offset + step->nbytes)
             return;
     const uint32_t at = h->expected < EXPECTED ? h->expected++ : (uint32_t)(step->number % EXPECTED);
-    h->expect[at].pool = step->pool;
-    h->expect[at].begin = step->offset, h->expect[at].end = step->offset + step->nbytes;
+    book->expect[at].pool = step->pool;
+    book->expect[at].begin = step->offset, book->expect[at].end = step->offset + step->nbytes;
 }
 
 static void on_other(const program_step *step) {
+    check_room *room = room_now();
     check_thread *thread = thread_of(step);
     switch (step->kind) {
     case STEP_PROCESS_START: know_start(step->host, step->stage); /* fall through */
     case STEP_THREAD_START:
+        if (step->thread >= room->threads) room->threads = step->thread + 1u;
         *thread = (check_thread){.host = step->host, .alive = true, .process = step->process, .copy = thread->copy};
         break;
     case STEP_THREAD_END: thread->alive = false; break;
     case STEP_PROCESS_END:
         if (!step->what) know_end(step->host, step->stage, time_of(step));
-        for (int k = 0; k < PROGRAM_THREADS; k++)
-            if (room_now()->thread[k].process == step->process) room_now()->thread[k].alive = false;
+        for (uint32_t k = 0; k < room->threads; k++)
+            if (room->thread[k].process == step->process) room->thread[k].alive = false;
         break;
     case STEP_HOST_CRASH: crashes(step); break;
     case STEP_DEVICE_COPY: copy_begins(step); break;
@@ -291,7 +294,7 @@ static void on_other(const program_step *step) {
 static void on_stuck(void) {
     check_room *room = room_now();
     room->stuck = true;
-    for (int k = 0; k < PROGRAM_THREADS; k++)
+    for (int k = 0; k < (int)room->threads; k++)
         for (int load = 0; room->thread[k].alive && load < LOADS; load++) rule_stuck(k, load);
     if (room->full) rule_out_of_room();
     rule_tell_all();

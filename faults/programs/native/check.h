@@ -216,14 +216,17 @@ typedef struct {
     uint32_t ended, ended_before; /* when its last process of `stage` ended, and of the stages before */
     int32_t stage;
     uint32_t crashed; /* the step of its crash; 0: none */
-    uint32_t log_count;
+    uint32_t log_count, expected; /* how many there are in its logbook */
+} check_host;
+
+/* Of a host, apart from the others' heads: a process that starts looks at all of those. */
+typedef struct {
     check_knowledge log[LOG]; /* a ring: what it knew, and from which step on */
-    uint32_t expected; /* ranges whose loads may be stale */
     struct {
         uint8_t pool;
         int64_t begin, end;
-    } expect[EXPECTED];
-} check_host;
+    } expect[EXPECTED]; /* ranges whose loads may be stale */
+} check_logbook;
 
 typedef struct {
     uint32_t flushes; /* those that are not fenced yet, a list of nodes */
@@ -262,11 +265,13 @@ typedef struct {
     uint8_t last_pool;
     bool begun, stuck, full;
     uint32_t reported, open_copies;
+    uint32_t threads; /* no thread from this one on has begun */
     check_host host[PROGRAM_HOSTS];
     check_thread thread[PROGRAM_THREADS];
     program_finding
         report[REPORTED]; /* reported at the end, as what looks like a mistake may turn out to poll a flag */
     uint8_t tells[PROGRAM_SITES / 8]; /* the places of loads by which hosts learn of each other, as bits */
+    check_logbook book[PROGRAM_HOSTS];
 } check_room;
 
 static inline check_room *room_now(void) { return (check_room *)(void *)program_watcher_room; }

@@ -7,19 +7,22 @@ static check_host *host_of(int host) { return &room_now()->host[host]; }
 
 /* Return what a host knew at a step: the last entry of its log that is not later. Where the log does not go back that far,
  * the host counts as knowing nothing. */
-static const check_knowledge *knowledge_at(const check_host *h, uint32_t time) {
+static const check_knowledge *knowledge_at(int host, uint32_t time) {
     static const check_knowledge nothing;
+    const check_host *h = host_of(host);
     for (uint32_t back = 1; back <= LOG && back <= h->log_count; back++) {
-        const check_knowledge *entry = &h->log[(h->log_count - back) % LOG];
+        const check_knowledge *entry = &room_now()->book[host].log[(h->log_count - back) % LOG];
         if (entry->time <= time) return entry;
     }
     return &nothing;
 }
 
-static void note(check_host *h, uint32_t now) {
-    const bool same = h->log_count && h->log[(h->log_count - 1) % LOG].time == now;
+static void note(int host, uint32_t now) {
+    check_host *h = host_of(host);
+    check_knowledge *log = room_now()->book[host].log;
+    const bool same = h->log_count && log[(h->log_count - 1) % LOG].time == now;
     if (!same) h->log_count++;
-    check_knowledge *entry = &h->log[(h->log_count - 1) % LOG];
+    check_knowledge *entry = &log[(h->log_count - 1) % LOG];
     entry->time = now;
     memcpy(entry->knows, h->knows, sizeof entry->knows);
 }
@@ -28,7 +31,7 @@ static void note(check_host *h, uint32_t now) {
 static bool learn(int host, int other, uint32_t time) {
     check_host *h = host_of(host);
     if (host == other || time <= h->knows[other]) return false;
-    const check_knowledge *theirs = knowledge_at(host_of(other), time);
+    const check_knowledge *theirs = knowledge_at(other, time);
     for (int k = 0; k < PROGRAM_HOSTS; k++)
         if (k != host && theirs->knows[k] > h->knows[k]) h->knows[k] = theirs->knows[k];
     h->knows[other] = time;
@@ -38,7 +41,7 @@ static bool learn(int host, int other, uint32_t time) {
 void know_learn(int host, const check_write *seen, uint16_t heard_at, uint32_t now) {
     check_host *h = host_of(host);
     if (!learn(host, seen->host, seen->time)) return;
-    note(h, now);
+    note(host, now);
     h->told_before[seen->host] = h->told[seen->host];
     h->told[seen->host] = now;
     h->published[seen->host] = seen->site, h->heard[seen->host] = heard_at;
@@ -62,7 +65,7 @@ void know_start(int host, int stage) {
         h->told_before[other] = h->told[other], h->told[other] = ended;
         h->published[other] = h->heard[other] = 0;
     }
-    if (news) note(h, last);
+    if (news) note(host, last);
     if (!h->born) memcpy(h->knew_when_born, h->knows, sizeof h->knows);
     h->born = true;
 }

@@ -114,10 +114,12 @@ static void tell(const check_touch *t, int word, const check_write *w, enum chec
 }
 
 static bool expected(const check_touch *t, int word) {
+    const check_logbook *book = &room_now()->book[t->step->host];
     const check_host *h = host_now(t);
     const int64_t begin = t->number * PROGRAM_LINE + word * WORD;
     for (uint32_t k = 0; k < h->expected; k++)
-        if (h->expect[k].pool == t->step->pool && h->expect[k].begin < begin + WORD && h->expect[k].end > begin)
+        if (book->expect[k].pool == t->step->pool && book->expect[k].begin < begin + WORD &&
+            book->expect[k].end > begin)
             return true;
     return false;
 }

@@ -43,9 +43,9 @@ typedef uint64_t __attribute__((aligned(1), may_alias)) word_anywhere;
 /* In lanes, so that no multiplication waits for the one before. All memory is read, which a sanitizer of the program
  * has partly forbidden: by plain loads, as it judges those of memcpy, too. */
 __attribute__((no_sanitize("address"))) static uint64_t mixed_bytes(uint64_t all, const uint8_t *bytes, size_t nbytes) {
-    enum { LANES = 4 };
+    enum { LANES = 8 };
     const word_anywhere *word = (const word_anywhere *)bytes, *end = word + nbytes / sizeof *word;
-    uint64_t lanes[LANES] = {0, 1, 2, 3};
+    uint64_t lanes[LANES] = {0, 1, 2, 3, 4, 5, 6, 7};
     for (; end - word >= LANES; word += LANES)
         for (int lane = 0; lane < LANES; lane++) lanes[lane] = mixed(lanes[lane], word[lane]);
     for (int lane = 0; lane < LANES; lane++) all = mixed(all, lanes[lane]);

@@ -40,11 +40,7 @@ PROGRAM_EXPORT size_t program_crashes_bytes(void) { return offsetof(crash_area, 
 PROGRAM_EXPORT size_t program_operations_bytes(void) { return sizeof(program_operation); }
 PROGRAM_EXPORT size_t program_threads_bytes(void) { return sizeof(program_thread); }
 
-/* Begin a run in a folder, to whose files the driver is attached: they are empty, also where another run has used them. */
-PROGRAM_EXPORT bool program_make(const char *folder, const program_options *options) {
-    if (strlen(folder) >= sizeof here.folder) return false;
-    if (strcmp(here.folder, folder) != 0) area_detach();
-    strcpy(here.folder, folder);
+static bool make_files(const program_options *options) {
     bool ok = make_file("area", sizeof(program_area)) && make_file("room", WATCHER_ROOM_BYTES);
     for (int pool = 0; ok && pool < options->pools; pool++) ok = make_pool(options, pool);
     if (ok && options->every) ok = make_file("record", sizeof(run_record));
@@ -57,8 +53,17 @@ PROGRAM_EXPORT bool program_make(const char *folder, const program_options *opti
     ok = pwrite(file, &size, sizeof size, offsetof(program_area, size)) == sizeof size &&
          pwrite(file, options, sizeof *options, offsetof(program_area, options)) == sizeof *options;
     close(file);
-    if (!ok || (!here.area && !area_attach(folder, DRIVER))) return false;
+    return ok;
+}
+
+/* Begin a run in a folder, to whose files the driver is attached: they are empty, also where another run has used them. */
+PROGRAM_EXPORT bool program_make(const char *folder, const program_options *options) {
+    if (strlen(folder) >= sizeof here.folder) return false;
+    if (strcmp(here.folder, folder) != 0 || !area_empty()) area_detach();
+    strcpy(here.folder, folder);
+    if (!here.area && !(make_files(options) && area_attach(folder, DRIVER))) return false;
     room_watch();
+    here.area->size = sizeof *here.area, here.area->options = *options;
     here.area->driver = getpid();
     watcher_choose();
     turn_begin(here.area);

@@ -98,8 +98,10 @@ static program_site number_of(program_place its) {
     if (!its.module) return 0;
     uint64_t hash = its.offset * UINT64_C(0x9E3779B97F4A7C15) ^ its.caller_offset * UINT64_C(0xBF58476D1CE4E5B9) ^
                     (uint64_t)its.module << 48;
-    for (hash ^= hash >> 29;; hash++) {
-        uint32_t *slot = &a->site_slots[hash % (2 * PROGRAM_SITES)];
+    hash ^= hash >> 29;
+    for (uint32_t tries = 0;; tries++) { /* few places lie side by side, in few pages */
+        const uint32_t slots = tries < 8 ? 512 : 2 * PROGRAM_SITES;
+        uint32_t *slot = &a->site_slots[(hash + tries) % slots];
         if (*slot && memcmp(&a->sites[*slot], &its, sizeof its) == 0) return *slot;
         if (*slot) continue;
         if (a->site_count == 0) a->site_count = 1; /* 0 is unknown */
