@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import signal
 import time
 from collections.abc import Iterable
@@ -9,13 +10,17 @@ from dataclasses import fields, replace
 from datetime import date
 from itertools import count, takewhile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from cxlemu.cli import main
-from faults.programs.every.events import RunEvent
+from faults.programs.commands import parse_commands, parse_pools
+from faults.programs.every import record
+from faults.programs.every.events import RunEvent, Trace
 from faults.programs.every.explore import EveryCoverage, EveryLimits, _judge, explore
+from faults.programs.every.record import RecordReader
 from faults.programs.every.saved import RUNS_OWN, restored, saved
 from faults.programs.every.search import Branch, EverySearch, TriedPlace
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
@@ -138,6 +143,44 @@ def test_a_bound_on_preemptions_leaves_out_what_takes_more(litmus: Path) -> None
     seen = [{its[0] for its in verdicts(setting(litmus, words), preemptions=bound)[0]} for bound in (0, 1, None)]
     assert seen[0] < seen[1] <= seen[2]
     assert seen[2] == {f"{a}{b}" for a in range(3) for b in range(a, 3)}
+
+
+READ = [
+    (WAITS[0], WHOLE),
+    ("s:0:1 s:64:1 f:0 f:64 x : i:64 l:64 : g:64:2", EveryLimits(evictions=1)),
+    ("g:64:2 s:0:2 n:128:1 f:0 x : g:256:1 i:64 l:64 : s:192:1 :: l:64 l:0 l:128", EveryLimits(crashes=(0,))),
+    ("s:0:1 f:0 x g:64:2 : i:0 l:0 i:64 l:64 :: l:128", EveryLimits(damage="poison")),
+]
+
+
+@pytest.mark.parametrize(("words", "limits"), READ)
+@pytest.mark.deep(rows=lambda words, limits: limits is not WHOLE)
+def test_a_run_is_read_behind_the_begin_of_another_as_it_is_read_alone(
+    litmus: Path, monkeypatch: pytest.MonkeyPatch, words: str, limits: EveryLimits
+) -> None:
+    """Else races would be lost, or found that are none."""
+    reads, names = RecordReader.read, [field.name for field in fields(RunEvent)]
+    begun: list[bool] = []
+
+    def plain(event: RunEvent) -> list[object]:
+        return [getattr(event, name) for name in names]
+
+    def both(self: RecordReader, *its: Any) -> Trace:
+        last = self._last
+        trace, alone = reads(self, *its), reads(RecordReader(self._coherent), *its)
+        assert self._last
+        assert [*map(plain, trace.events)] == [*map(plain, alone.events)]
+        assert (trace.enabled, trace.complete) == (alone.enabled, alone.complete)
+        assert [(k, plain(its)) for k, its in trace.rounds] == [(k, plain(its)) for k, its in alone.rounds]
+        begun.append(last is not None and len(last._marks) > 1 and last._marks[1] in self._last._marks[1:2])
+        return trace
+
+    monkeypatch.setattr(RecordReader, "read", both)
+    monkeypatch.setattr(record, "_APART_LEAST", 2)
+    given, hosts = re.sub(r"(^|::? )", rf"\1{litmus} {POOL} ", words).split(), len(re.findall(" :(?!:)", words)) + 1
+    its = ExecSetting(parse_commands(given, hosts), parse_pools([f"{POOL}=2M"]), hosts=hosts, check=False)
+    assert [covered.undecided for _, covered in explore(its, limits)][-1] == {}
+    assert sum(begun) > 3
 
 
 # --- programs --------------------------------------------------------------------------------------------------------

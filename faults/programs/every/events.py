@@ -9,10 +9,11 @@ poisoned or a card that is lost, before or behind each fetch from there and each
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from faults.programs.turns import CRASH, LOSE, POISON
 
@@ -105,11 +106,25 @@ class Trace(NamedTuple):
     rounds: Sequence[tuple[int, RunEvent]] = ()  # those of cycles, each with the number of events before it
 
 
+def copied(value: Any) -> Any:
+    """Copy a state, whose parts are containers; events and all that is frozen stay the same ones."""
+    kind = type(value)
+    if kind is dict or kind is Counter:
+        return kind({key: copied(its) for key, its in value.items()})
+    if kind is set or kind is list:
+        return kind(value)
+    if hasattr(value, "__dict__"):
+        other = object.__new__(kind)
+        vars(other).update({name: copied(its) for name, its in vars(value).items()})
+        return other
+    return value
+
+
 class EventOrder:
     """Finds what happens before each event, and which events race with it."""
 
     def __init__(self, events: list[RunEvent]) -> None:
-        self._events = events
+        self.events = events
         self._last_of: dict[Actor, int] = {}
         self._threads: dict[int, dict[int, int]] = {}  # by host: the last event of each thread
         self._arrived: dict[Line, int] = {}
@@ -126,14 +141,14 @@ class EventOrder:
         """Note that a thread goes round in a cycle since a step, looking at these lines: perhaps one has arrived."""
         self._waits[thread] = lines
         self._wakers.pop(thread, None)
-        behind = takewhile(lambda k: self._events[k].number > since, range(len(self._events) - 1, -1, -1))
-        if arrived := [k for k in behind if self._events[k].arrived & lines]:
+        behind = takewhile(lambda k: self.events[k].number > since, range(len(self.events) - 1, -1, -1))
+        if arrived := [k for k in behind if self.events[k].arrived & lines]:
             self._wakers[thread] = arrived[-1]
 
     def add(self, event: RunEvent, needs: int) -> None:
         """Take up the last event."""
         self.judge(event, needs)
-        offset = len(self._events) - 1
+        offset = len(self.events) - 1
         actor, host, arrived = event.actor, event.host, event.arrived
         thread = isinstance(actor, int)
         if isinstance(actor, int):
@@ -167,7 +182,7 @@ class EventOrder:
 
     def judge(self, event: RunEvent, needs: int = 0) -> None:
         """Find what happens before an event that comes next, and which events race with it."""
-        events, actor, host = self._events, event.actor, event.host
+        events, actor, host = self.events, event.actor, event.host
         firm: set[int] = set()  # what it cannot be without
         loose: set[int] = set()  # what it conflicts with
         if (last := self._last_of.get(actor)) is not None:
@@ -212,11 +227,11 @@ class EventOrder:
 
     def damaged(self, line: Line) -> bool:
         """Say whether the line was damaged at any time."""
-        return any(self._events[k].breaks([line]) for k in self._damages)
+        return any(self.events[k].breaks([line]) for k in self._damages)
 
     @staticmethod
     def _evicts(event: RunEvent) -> bool:
         return not isinstance(event.actor, int) and event.actor[0] == EVICT
 
     def _host_of(self, thread: int) -> int:
-        return self._events[self._last_of[thread]].host
+        return self.events[self._last_of[thread]].host

@@ -16,7 +16,7 @@ from faults.programs.damage import WHATS
 from faults.programs.every.crashes import CrashSearch
 from faults.programs.every.damage import DamageSearch
 from faults.programs.every.events import Trace
-from faults.programs.every.record import holds_nt, read
+from faults.programs.every.record import RecordReader, holds_nt
 from faults.programs.every.saved import COUNTS, is_saved, restored, saved
 from faults.programs.every.search import EverySearch, Turns
 from faults.programs.judge import matches_more, suppress
@@ -129,7 +129,7 @@ def _runs(
     stops: StopsWait,
     journal: JournalFile | None,
 ) -> Iterator[tuple[RunResult, EveryCoverage]]:
-    began, limits = time.monotonic(), covered.limits
+    began, limits, reader = time.monotonic(), covered.limits, RecordReader(setting.coherent)
 
     def once(turns: Turns, sure: int, losses: Losses | None = () if limits.damage else None) -> tuple[RunResult, Trace]:
         left = max(began + limits.budget_s - time.monotonic(), 0.1)
@@ -138,7 +138,7 @@ def _runs(
             result = run(hurried, RunChoice(None, 0, turns, losses), servers)
         if result.ending is RunEnding.DEADLINE and left < setting.deadline_s and not result.failed:
             raise _CutShort(suppress(setting, result, reasons))
-        trace = read(result.record, result.turns, sure, setting.coherent, result.invariants)
+        trace = reader.read(result.record, result.turns, sure, result.invariants)
         covered.past_caches |= holds_nt(result.record)
         result.record = (0, b"")
         return suppress(setting, result, reasons), trace

@@ -5,11 +5,11 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cxlemu.memory.line import LINE_BYTES
 from faults.programs.commands import CoherentRange
-from faults.programs.every.events import EVICT, FETCH, LAND, NO_LINES, Actor, EventOrder, Line, RunEvent, Trace
+from faults.programs.every.events import EVICT, FETCH, LAND, NO_LINES, Actor, EventOrder, Line, RunEvent, Trace, copied
 from faults.programs.turns import CRASH, LOSE, MOVE_TURNS, POISON, crash_in, moves_in
 
 _ENTRY = struct.Struct("<IIIHBBBBBB4x")  # record_entry of native/record.h
@@ -47,6 +47,45 @@ class _Entry(NamedTuple):
         return [(self.pool, self.line)] if self.more == 1 else [(self.pool, self.line + k) for k in range(self.more)]
 
 
+class RecordReader:
+    """Reads what runs have recorded, one after another: of each only what comes behind what it begins with as another.
+
+    Args:
+        coherent: Where loads and stores are those of the pool itself.
+    """
+
+    def __init__(self, coherent: Sequence[CoherentRange] = ()) -> None:
+        self._coherent = coherent
+        self._last: _Reader | None = None
+
+    def read(
+        self,
+        record: tuple[int, bytes],
+        turns: Sequence[tuple[int, int]],
+        sure: int = 0,
+        invariants: Sequence[frozenset[Line]] = (),
+    ) -> Trace:
+        """Read what a run has recorded.
+
+        Args:
+            record: How many entries were made, and those that were kept.
+            turns: The turns that were taken; those of moves are one step each.
+            sure: How many steps, from the first one on, are left as they are.
+            invariants: Of each the lines whose bytes must fit together.
+
+        Returns:
+            The events. Those of cycles are left out behind the steps that are sure: a thread is where it was before.
+        """
+        count, raw = record
+        owners: list[int | tuple[int, int]] = [-1]
+        for thread, steps in turns:
+            owners += [(thread, steps)] if thread >= MOVE_TURNS else [thread] * steps
+        entries = list(map(_Entry._make, _ENTRY.iter_unpack(raw)))
+        its = _Reader(owners, entries, len(raw) == count * _ENTRY.size, sure, self._coherent, invariants)
+        last, self._last = self._last, its
+        return its.read(last)
+
+
 def read(
     record: tuple[int, bytes],
     turns: Sequence[tuple[int, int]],
@@ -54,29 +93,21 @@ def read(
     coherent: Sequence[CoherentRange] = (),
     invariants: Sequence[frozenset[Line]] = (),
 ) -> Trace:
-    """Read what a run has recorded.
-
-    Args:
-        record: How many entries were made, and those that were kept.
-        turns: The turns that were taken; those of moves are one step each.
-        sure: How many steps, from the first one on, are left as they are.
-        coherent: Where loads and stores are those of the pool itself.
-        invariants: Of each the lines whose bytes must fit together.
-
-    Returns:
-        The events. Those of cycles are left out behind the steps that are sure: a thread is where it was before.
-    """
-    count, raw = record
-    owners: list[int | tuple[int, int]] = [-1]
-    for thread, steps in turns:
-        owners += [(thread, steps)] if thread >= MOVE_TURNS else [thread] * steps
-    entries = list(map(_Entry._make, _ENTRY.iter_unpack(raw)))
-    return _Reader(owners, entries, len(raw) == count * _ENTRY.size, sure, coherent, invariants).read()
+    """Read what one run has recorded, as a RecordReader does that has read no other."""
+    return RecordReader(coherent).read(record, turns, sure, invariants)
 
 
 def holds_nt(record: tuple[int, bytes]) -> bool:
     """Say whether a run stored past the cache."""
     return any(entry[4] == _NT_STORE for entry in _ENTRY.iter_unpack(record[1]))
+
+
+# What a reader knows of the run up to some step. Everything else of it is known before.
+_STATE = (
+    *("_flushed", "_lingering", "_pending", "_in_rounds", "_left", "_dead", "_alive", "_waits", "_ordinals", "_makers"),
+    *("_now", "_order", "_enabled", "_rounds"),
+)
+_APART_LEAST, _MARKS = 16, 16  # how many steps lie between two marks, and how many marks a run has
 
 
 class _Reader:
@@ -111,66 +142,94 @@ class _Reader:
         self._left = _LeftLines()
         self._crashes = crash_in([owner for owner in owners if not isinstance(owner, int)]) is not None
         self._dead: set[int] = set()  # threads of a host that has crashed
-        self._events: list[RunEvent] = []
-        self._order = EventOrder(self._events)
+        self._alive: set[int] = set()
+        self._waits: dict[int, frozenset[Line]] = {}  # threads in cycles, and the lines that they look at
+        self._ordinals: dict[int, int] = {}
+        self._makers: dict[Actor, int] = {}
+        self._now: frozenset[int] | None = None  # threads that could make a step
+        self._order = EventOrder([])
+        self._enabled: list[frozenset[int]] = []
+        self._rounds: list[tuple[int, RunEvent]] = []
+        self._marks: list[tuple[int, dict[str, Any]]] = []  # states before some steps
 
-    def read(self) -> Trace:
-        enabled: list[frozenset[int]] = []
-        rounds: list[tuple[int, RunEvent]] = []
-        alive: set[int] = set()
-        waits: dict[int, frozenset[Line]] = {}  # threads in cycles, and the lines that they look at
-        ordinals: dict[int, int] = {}
-        makers: dict[Actor, int] = {}
-        now: frozenset[int] | None = None  # threads that could make a step
-        for number in range(len(self._owners)):
-            for event in self._step(number, ordinals) if number else ():
-                if event.arrived:
-                    event.arrived |= self._together(event.arrived)
-                    event.leaves = True
-                if now is None:
-                    now = frozenset(alive.difference(waits))
-                needs = self._needs(event, makers) if event.actor in makers else 0
-                if failing := self._might_fail(event, number):
-                    self._order.judge(failing)
-                    rounds.append((len(self._events) + 1, failing))
-                self._events.append(event)
-                enabled.append(now)
-                self._order.add(event, needs)
-                if event.stores and waits:
-                    waits.clear()
-                    now = None
-                if event.ends and isinstance(event.actor, int):
-                    alive.discard(event.actor)
-                    now = None
-                if event.crashes:
-                    self._dead = {thread for thread in alive if self._hosts[thread] == event.host}
-                    alive -= self._dead
-                    now = None
-            for born in self._born.get(number, ()):
-                now = None
-                alive.add(born.thread)
-                makers[born.thread] = len(self._events)
-            for cycle in self._cycles.get(number, ()):
-                steps = [
-                    index for index in range(cycle.more + 1, cycle.number + 1) if self._owners[index] == cycle.thread
-                ]
-                entries = [entry for offset in steps for entry in self._of.get(offset, ())]
-                if steps and steps[0] in self._in_cycle:
-                    rounds.append((len(self._events), self._round(cycle, entries, len(steps))))
-                    self._order.judge(rounds[-1][1])
-                loads = (entry for entry in entries if entry.kind in (_LOAD, _RMW))
-                lines = frozenset(line for entry in loads for line in entry.lines())
-                if cycle.what == _WAITS:
-                    waits[cycle.thread] = lines
-                    now = None
-                self._order.waits(cycle.thread, lines, cycle.more)
+    @property
+    def _events(self) -> list[RunEvent]:
+        return self._order.events
+
+    def read(self, last: _Reader | None) -> Trace:
+        """Read the run, but what it begins with as the last one that was read."""
+        apart = max(_APART_LEAST, len(self._owners) // _MARKS)
+        for number in range(self._go_on_from(last) if last else 0, len(self._owners)):
+            if not self._marks or number >= self._marks[-1][0] + apart:
+                self._marks.append((number, {name: copied(getattr(self, name)) for name in _STATE}))
+            self._take(number)
         for host, pool, line in sorted(self._pending):  # what has not arrived may have
             its = frozenset({(pool, line)})
             arrived = its | self._together(its)
             self._events.append(RunEvent((LAND, host, pool, line), host, arrived=arrived, posted=its, stores=True))
-            enabled.append(frozenset())
+            self._enabled.append(frozenset())
             self._order.add(self._events[-1], 0)
-        return Trace(self._events, enabled, self._complete, rounds)
+        return Trace(self._events, self._enabled, self._complete, self._rounds)
+
+    def _go_on_from(self, last: _Reader) -> int:
+        """Take over the last state of another run up to which both are the same; returns the step that comes next."""
+        if (self._hosts, self._crashes, self._invariants) != (last._hosts, last._crashes, last._invariants):
+            return 0
+        number = 0
+        while number < min(len(self._owners), len(last._owners)) and self._at(number) == last._at(number):
+            number += 1
+        self._marks = [mark for mark in last._marks if mark[0] <= number]
+        begins, state = self._marks[-1]
+        for name, value in state.items():
+            setattr(self, name, copied(value))
+        return begins
+
+    def _at(self, number: int) -> tuple[object, ...]:
+        """All that a step of a run is read from."""
+        owner, entries = self._owners[number], self._of.get(number)
+        return owner, entries, self._born.get(number), self._cycles.get(number), number in self._in_cycle
+
+    def _take(self, number: int) -> None:
+        """Take up a step, the threads that are born in it, and the cycles that end with it."""
+        for event in self._step(number) if number else ():
+            if event.arrived:
+                event.arrived |= self._together(event.arrived)
+                event.leaves = True
+            if self._now is None:
+                self._now = frozenset(self._alive.difference(self._waits))
+            needs = self._needs(event) if event.actor in self._makers else 0
+            if failing := self._might_fail(event, number):
+                self._order.judge(failing)
+                self._rounds.append((len(self._events) + 1, failing))
+            self._events.append(event)
+            self._enabled.append(self._now)
+            self._order.add(event, needs)
+            if event.stores and self._waits:
+                self._waits.clear()
+                self._now = None
+            if event.ends and isinstance(event.actor, int):
+                self._alive.discard(event.actor)
+                self._now = None
+            if event.crashes:
+                self._dead = {thread for thread in self._alive if self._hosts[thread] == event.host}
+                self._alive -= self._dead
+                self._now = None
+        for born in self._born.get(number, ()):
+            self._now = None
+            self._alive.add(born.thread)
+            self._makers[born.thread] = len(self._events)
+        for cycle in self._cycles.get(number, ()):
+            steps = [index for index in range(cycle.more + 1, cycle.number + 1) if self._owners[index] == cycle.thread]
+            entries = [entry for offset in steps for entry in self._of.get(offset, ())]
+            if steps and steps[0] in self._in_cycle:
+                self._rounds.append((len(self._events), self._round(cycle, entries, len(steps))))
+                self._order.judge(self._rounds[-1][1])
+            loads = (entry for entry in entries if entry.kind in (_LOAD, _RMW))
+            lines = frozenset(line for entry in loads for line in entry.lines())
+            if cycle.what == _WAITS:
+                self._waits[cycle.thread] = lines
+                self._now = None
+            self._order.waits(cycle.thread, lines, cycle.more)
 
     @staticmethod
     def _round(cycle: _Entry, entries: Iterable[_Entry], steps: int) -> RunEvent:
@@ -187,15 +246,15 @@ class _Reader:
         """Name the invariants on whose lines these are."""
         return frozenset((_INVARIANTS, k) for k, lines in enumerate(self._invariants) if lines & arrived)
 
-    def _needs(self, event: RunEvent, makers: dict[Actor, int]) -> int:
+    def _needs(self, event: RunEvent) -> int:
         """Find the events without which a thread's first one could not be: those up to its birth, as bits."""
         bits = 0
-        for k, its in enumerate(self._events[: makers.pop(event.actor)]):
+        for k, its in enumerate(self._events[: self._makers.pop(event.actor)]):
             steps = isinstance(its.actor, int) and (its.host == event.host or its.stage < event.stage)
             bits |= its.before | 1 << k if steps or its.crashes else 0
         return bits
 
-    def _step(self, number: int, ordinals: dict[int, int]) -> Iterator[RunEvent]:
+    def _step(self, number: int) -> Iterator[RunEvent]:
         owner, entries = self._owners[number], self._of.get(number, [])
         moves = [entry for entry in entries if _MOVE < entry.kind < _BORN]
         for entry in moves:
@@ -224,7 +283,7 @@ class _Reader:
             self._note_flushes(owner, entries)
             self._in_rounds |= {(m.host, m.pool, m.line) for m in moves if m.kind in (_MOVE_FETCH, _MOVE_FETCH_POSTED)}
             return
-        ordinal = ordinals[owner] = ordinals.get(owner, -1) + 1
+        ordinal = self._ordinals[owner] = self._ordinals.get(owner, -1) + 1
         event = RunEvent(owner, self._hosts.get(owner, 0), number=number)
         posted: set[Line] = set()
         arrived: set[Line] = set()
