@@ -129,6 +129,10 @@ static void flush_line(const check_touch *t, bool was_dirty, bool may) {
     bool overtakes = false;
     EACH_WRITE(t->line, w) {
         if (dropped) write_dropped(w, bit);
+        if (w->landed && w->state & WRITE_FLUSHED && w->host == step->host) { /* one that was published before */
+            if (drops) w->dropping |= bit;
+            continue;
+        }
         flush_write(step, w);
         if (drops && known_landed(step->host, w)) w->dropping |= bit;
         overtakes = overtakes || (may && told_last(step, w));

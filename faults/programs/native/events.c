@@ -8,7 +8,8 @@
 #include "crash.h"
 #include "self.h"
 
-enum { LINES_AT_ONCE = 16 }; /* that a thread flushes, with --free, before others may come in between */
+/* How many lines a thread flushes, with --free, before others may come in between: one by one, and as a run, which only posts. */
+enum { LINES_AT_ONCE = 16, RUN_AT_ONCE = 64 };
 enum { RUN_MOST = 4096 }; /* lines that the watcher hears of at once */
 
 static program_area *area(void) { return here.area; }
@@ -193,8 +194,7 @@ static int64_t flush_run(program_self *me, program_step step, pool_lines run) {
     program_area *a = area();
     const bool in_turns = !a->options.free_running;
     if (a->options.nature || a->idle || step.what == FLUSH_DROP_ORDERED || things_break()) return run.first;
-    const uint64_t block = LINES_AT_ONCE - (uint64_t)run.first % LINES_AT_ONCE,
-                   left = in_turns ? 1 + turn_left(me->thread, true) : block;
+    const uint64_t left = in_turns ? 1 + turn_left(me->thread, true) : RUN_AT_ONCE;
     const int64_t most = left < RUN_MOST ? (int64_t)left : RUN_MOST;
     if (run.last - run.first > most) run.last = run.first + most;
     for (int64_t line = run.first; in_pages(here.host) && line < run.last; line++)

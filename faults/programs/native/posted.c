@@ -14,7 +14,13 @@ static void grow(void **items, int64_t count, int64_t *room, size_t size) {
 /* A line that is on the list is not added again, unless one that ends alike was added since: a loop without a full fence flushes it
  * for ever. */
 void list_add(line_list *list, pool_lines lines) {
-    for (int64_t line = lines.first; line < lines.last; line++) {
+    int64_t line = lines.first;
+    if (list->count == 0) {
+        grow((void **)&list->items, 0, &list->room, sizeof *list->items);
+        list->items[list->count++] = lines;
+        for (; line < lines.last; line++) list->at[(uint64_t)line % LIST_PLACES] = 0;
+    }
+    for (; line < lines.last; line++) {
         int64_t *at = &list->at[(uint64_t)line % LIST_PLACES];
         const pool_lines *its = *at < list->count ? &list->items[*at] : NULL;
         if (its && its->pool == lines.pool && its->first <= line && line < its->last) {
