@@ -115,8 +115,6 @@ uint32_t room_take(size_t nbytes); /* returns where zeros lie, in units; 0: ther
 
 void line_touched(int pool, int64_t number);
 static inline check_line *line_noted(check_line *line, int pool, int64_t number) {
-    enum { AHEAD = 4, HALF = WATCHER_LINE_BYTES / 2 }; /* lines often come in runs */
-    __builtin_prefetch((const uint8_t *)(line + AHEAD)), __builtin_prefetch((const uint8_t *)(line + AHEAD) + HALF);
     if (__builtin_expect(!line->touched, 0)) line_touched(pool, number);
     return line;
 }
