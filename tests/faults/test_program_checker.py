@@ -478,6 +478,20 @@ def test_a_host_that_waits_rightly_is_not_blamed(looks_since: bool) -> None:
     assert s.stuck() == set()
 
 
+def test_a_version_that_the_pool_holds_is_kept_when_all_of_its_line_is_stored_anew() -> None:
+    """Host B sees the first version, and so learns nothing of what came later."""
+    s = Stream("A", "B")
+    s.store("A", X, bytes([1]) * LINE)
+    s.publish("A", X)
+    s.store("A", X, bytes([2]) * LINE)
+    s.store("A", Y, 1)
+    s.store("A", X, bytes([3]) * LINE)
+    s.invalidate("B", X)
+    assert s.load("B", X, LINE) == bytes([1]) * LINE
+    s.load("B", Y)
+    assert s.found() == set()
+
+
 def test_a_mistake_is_reported_once_and_counted() -> None:
     s = Stream("A", "B")
     for k in range(1, 21):
