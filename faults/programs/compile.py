@@ -82,6 +82,7 @@ def _compiles(words: Sequence[str], clang: bool) -> list[str]:
         flags.append("-g")  # reports name lines
     if clang:
         flags += ["-fno-integrated-as", "-mprefer-vector-width=128", "-fno-vectorize", "-fno-slp-vectorize"]
+        flags += ["-mllvm", "-tsan-instrument-read-before-write"]  # also the load of an increment
         flags += ["-Wno-unused-command-line-argument", "-Wno-builtin-macro-redefined"]
     return flags
 

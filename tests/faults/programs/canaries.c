@@ -119,6 +119,7 @@ FENCE(locked_asm, ASM("lock; or{q $0, (%%rsp)| QWORD PTR [rsp], 0}" ::: "memory"
 
 GET(byte, kept += *from)
 GET(word, kept += *(const uint64_t *)from)
+GET(increment, ++*(uint64_t *)(uintptr_t)from)
 GET(struct, *(whole *)to = *(const whole *)from)
 GET(bits, kept += ((const bits *)from)->high)
 GET(int128, kept += (uint64_t) * (const __int128 *)from)
