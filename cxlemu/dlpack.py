@@ -106,7 +106,7 @@ def pin(*arguments: Any) -> None:
     """Keep the storages of torch's tensors, also of those in lists, from being resized from now on, as ``numpy()`` of a
     tensor does: what runs while their user goes on reads or writes them."""
     for tensor in _tensors(arguments):
-        if (storage := tensor.untyped_storage()).device.type == "cpu":
+        if (storage := tensor.untyped_storage()).resizable() and storage.device.type == "cpu":
             torch = sys.modules["torch"]
             torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
 

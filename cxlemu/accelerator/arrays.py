@@ -27,6 +27,8 @@ ATTRIBUTE = "__cxl_device_array__"
 
 def device_view(argument: Any, role: str) -> DeviceView | None:
     """Return how to reach an argument that lives on a device; None for one that does not."""
+    if type(argument) is np.ndarray:  # as most are
+        return None
     view = getattr(argument, ATTRIBUTE, None)
     if isinstance(view, DeviceView):
         return view
