@@ -13,6 +13,7 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from collectives.torch.process_group import group_is_behind
 from cxlemu.chakra import kineto
 
 
@@ -28,6 +29,7 @@ def features(rank: int, ranks: int, store: Any, folder: str) -> dict[str, Any]:
         "refused": refused(),
         "monitored": said(dist.monitored_barrier),
         "profiled": profiled(rank, folder),
+        "recorded": recorded(),
         "mesh": mesh(rank, ranks),
         "split": said(lambda: dist.split_group(None, [[0], [1]])),
     }
@@ -51,6 +53,15 @@ def profiled(rank: int, folder: str) -> list[Any]:
     its = [node.name for node in kineto.read(path, rank).nodes if node.name != "computing"]
     names = ("Collective name", "dtype", "In msg nelems", "Out msg nelems", "Group size", "Process Group Ranks")
     return [its, [about[name] for name in names]]
+
+
+def recorded() -> bool:
+    """Whether torch's flight recorder has a call of the group's just where it can be attached to a group."""
+    c10d: Any = torch._C._distributed_c10d
+    hook = c10d.FlightRecorderHook.attach(dist.group.WORLD) if hasattr(c10d, "FlightRecorderHook") else None
+    dist.barrier()
+    entries = json.loads(c10d._dump_fr_trace_json()).get("entries", ())
+    return any(entry["profiling_name"] == "c10d:barrier" for entry in entries) is (hook is not None)
 
 
 def said(call: Callable[[], Any]) -> str:
@@ -116,8 +127,9 @@ def refused() -> dict[str, str]:
         "nested": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
         "jagged": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
         "quantized": torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.qint8),
-        "meta": torch.ones(2, device="meta"),
     }
+    if not group_is_behind():  # else torch hands tensors of meta to no backend
+        kinds["meta"] = torch.ones(2, device="meta")
     ranks, peer = dist.get_world_size(), 1 - dist.get_rank()
     verbs: dict[str, Callable[[Any], Any]] = {
         "all_reduce": dist.all_reduce,

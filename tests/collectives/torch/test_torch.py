@@ -146,16 +146,17 @@ def test_what_scripts_use_beside_collectives_works_or_is_refused_in_a_sentence(
     assert not died(found)
     for rank, of_rank in enumerate(found):
         assert of_rank["async save"] and of_rank["hooks"] == [True, True] and of_rank["embedding"]
-        assert of_rank["sparse"] == [True] * 4 and of_rank["mesh"][1] == 3.0
-        assert "only implemented for GLOO" in of_rank["monitored"]  # torch's own rule
+        assert of_rank["sparse"] == [True] * 4 and of_rank["mesh"][1] == 3.0 and of_rank["recorded"]
+        assert not (said := of_rank["monitored"]) or "only implemented for GLOO" in said  # torch's rule up to 2.13
         assert of_rank["profiled"][0] == ["all_reduce", "all_gather", "recv" if rank else "send", "broadcast"]
         assert of_rank["profiled"][1] == ["all_gather", "float32", 3, 6, 2, "[0, 1]"]
-        assert len(of_rank["refused"]) == 14 * 6 - 1
-        assert {
-            name: said for name, said in of_rank["refused"].items() if not said.startswith("ValueError: cxl ")
-        } == {}
-        assert "which is quantized: send tensor.int_repr()" in of_rank["refused"]["isend quantized"]
-        assert "not nested ones" in of_rank["refused"]["all_reduce nested"]
+        refused = of_rank["refused"]
+        if refused and all(said.startswith("NotImplementedError: Could not run 'c10d::") for said in refused.values()):
+            continue  # by torch itself, from 2.14 on
+        assert len(refused) == 14 * 6 - 1
+        assert {name: said for name, said in refused.items() if not said.startswith("ValueError: cxl ")} == {}
+        assert "which is quantized: send tensor.int_repr()" in refused["isend quantized"]
+        assert "not nested ones" in refused["all_reduce nested"]
 
 
 def test_a_peer_that_is_stopped_is_reported_long_before_the_groups_timeout() -> None:
