@@ -14,11 +14,11 @@ from cxlemu.lazy import imported_when_asked_for
 
 if TYPE_CHECKING:
     from collectives.torch.options import Options
-    from collectives.torch.process_group import communicator_of
+    from collectives.torch.process_group import communicator_of, make_group
 
-__all__ = ["Options", "communicator_of", "register"]
+__all__ = ["Options", "communicator_of", "make_group", "register"]
 
-__getattr__ = imported_when_asked_for(__name__, options=["Options"], process_group=["communicator_of"])
+__getattr__ = imported_when_asked_for(__name__, options=["Options"], process_group=["communicator_of", "make_group"])
 
 
 def register() -> None:

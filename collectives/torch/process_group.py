@@ -4,6 +4,8 @@ torch up to 2.13 lets Python replace a whole ProcessGroup; later ones let it bri
 classes below are shells: all methods are in `CxlGroup` (group.py).
 """
 
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -94,6 +96,32 @@ def group_is_behind() -> bool:
     except TypeError:  # it has no constructor
         return False
     return True
+
+
+def make_group(
+    store: Any, rank: int, ranks: int, timeout: timedelta, name: str = "made", options: Options | None = None
+) -> Any:
+    """Make a process group on a store, without torch's registry: for libraries that make their groups themselves.
+
+    Args:
+        store: Where the group's members meet, and they alone.
+        rank: This process's rank in the group.
+        ranks: How many members the group has.
+        timeout: How long calls wait for their peers.
+        name: What errors call the group.
+        options: Which pool; None: what the variables say.
+    """
+    asked = SimpleNamespace(
+        store=store, group_rank=rank, group_size=ranks, timeout=timeout, group_id=name, global_ranks_in_group=()
+    )
+    group: Any = create(asked, options)
+    if not group_is_behind():
+        return group
+    before, kind = dist.ProcessGroup(store, rank, ranks), dist.ProcessGroup.BackendType.CUSTOM
+    before._set_default_backend(kind)
+    for device in ("cpu", "cuda"):
+        before._register_backend(torch.device(device), kind, group)
+    return before
 
 
 def communicator_of(group: Any = None) -> Any:

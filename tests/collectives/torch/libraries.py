@@ -14,12 +14,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+from collectives.torch import make_group
+from collectives.torch.harness import Installed
 
 STEPS = 4
 WIDTH = 64
@@ -180,12 +184,58 @@ def torchtitan() -> Losses:
     return losses
 
 
+def torchft() -> Losses:
+    """Train on two replicas of one rank each: torchft makes their group anew whenever one comes or goes."""
+    from torchft import DistributedDataParallel, Manager, Optimizer
+    from torchft.coordination import LighthouseServer
+    from torchft.process_group import ProcessGroupGloo, ProcessGroupWrapper
+
+    class OnPool(ProcessGroupWrapper):  # type: ignore[misc]
+        def _create_pg(self, store: Any, rank: int, world_size: int) -> Any:
+            return make_group(store, rank, world_size, self._timeout)
+
+    rank, time = int(os.environ["RANK"]), timedelta(seconds=60)
+    store, own = dist.FileStore(f"{sys.argv[2]}/store", 2), dist.TCPStore("localhost", 0, None, True, time, False)
+    if rank == 0:
+        lighthouse = LighthouseServer(bind="0.0.0.0:0", min_replicas=2)
+        store.set("lighthouse", lighthouse.address())
+    made = model()
+    optimizer = torch.optim.SGD(made.parameters(), 1e-2)
+    group = (ProcessGroupGloo if Installed.harness is None else OnPool)(time)
+    manager = Manager(
+        group,
+        made.load_state_dict,
+        made.state_dict,
+        min_replica_size=2,
+        replica_id=f"{rank}_",
+        store_addr="localhost",
+        store_port=own.port,
+        rank=0,
+        world_size=1,
+        lighthouse_addr=store.get("lighthouse").decode(),
+    )
+    trained, stepping = DistributedDataParallel(manager, made), Optimizer(manager, optimizer)
+    losses = []
+    for x, y in mine(rank):
+        stepping.zero_grad()
+        loss = loss_of(trained, x, y)
+        loss.backward()
+        stepping.step()
+        losses.append(float(loss.detach()))
+    manager.shutdown(wait=False)
+    group.parent.shutdown()  # else nothing is said of what was compared
+    store.set(f"done/{rank}", "")
+    store.wait(["done/0", "done/1"], time)
+    return losses
+
+
 LIBRARIES: dict[str, tuple[str, Any]] = {  # name: its package, and what trains
     "accelerate": ("accelerate", accelerate),
     "transformers": ("transformers", transformers),
     "lightning": ("lightning", lightning),
     "fabric": ("lightning", fabric),
     "torchtitan": ("torchtitan", torchtitan),
+    "torchft": ("torchft", torchft),
     "deepspeed-2": ("deepspeed", lambda: deepspeed(2)),
     "deepspeed-3": ("deepspeed", lambda: deepspeed(3)),
 }
