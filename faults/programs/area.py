@@ -379,8 +379,9 @@ class Area:
 
     def opened(self) -> list[str]:
         """List the first other files that each process opened to read and write."""
+        path = self.folder / "opened"
         try:
-            return os.fsdecode(read_file(self.folder / "opened", OPENED_BYTES_MAX)).splitlines()
+            return os.fsdecode(read_file(path, OPENED_BYTES_MAX)).splitlines() if path.exists() else []
         except OSError:
             return []  # none did, or too many
 

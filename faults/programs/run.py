@@ -63,7 +63,7 @@ def run(setting: ExecSetting, choice: RunChoice, servers: ForkServers | None = N
         result.touched, result.met = bool(watched.touched), bool(watched.card_met or watched.line_met)
         result.absent = [pool.path for k, pool in enumerate(setting.pools) if watched.absent >> k & 1]
         result.opened = area.opened()
-        result.turns, result.places = area.turns(), area.places()
+        result.turns = area.turns()
         if setting.every:
             result.record = area.record()
         if choice.losses is not None:
@@ -73,6 +73,8 @@ def run(setting: ExecSetting, choice: RunChoice, servers: ForkServers | None = N
             if kind.rule == "exit" and (result.ending is not RunEnding.ENDED or dies_of_damage(result.exits)):
                 continue  # its flush may have been still to come
             (result.warnings if kind.warns else result.findings).append(raw)
+        if result.findings or result.warnings or choice.losses is not None:
+            result.places = area.places()
         if result.failed and crashed is not None and result.crashes:
             result.findings += [_lost(crashed, arrival) for arrival in result.crashes.arrivals if arrival.lost]
         return result

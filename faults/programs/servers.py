@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import select
 import signal
 import socket
 import struct
@@ -24,6 +23,7 @@ NO_SERVER = "-01"
 ANSWER_S = 30.0
 _ANSWER = struct.Struct("ii")
 _REFUSALS = ("", "it has threads before main", "it has files open before main")
+_SYSTEM = ctypes.CDLL(None)
 _ADDR_NO_RANDOMIZE = 0x0040000
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 
@@ -42,11 +42,10 @@ class ServedProcess:
     def poll(self) -> int | None:
         """Return its exit code, or the negative number of a signal; None as long as it runs."""
         if self.returncode is None:
-            ready = select.poll()
-            ready.register(self, select.POLLIN)
-            if not ready.poll(0):  # a socket with a limit waits, whatever the flags of recv
+            try:
+                answer = self._server.socket.recv(_ANSWER.size, socket.MSG_DONTWAIT)
+            except BlockingIOError:
                 return None
-            answer = self._server.socket.recv(_ANSWER.size)
             status, self._server.left = _ANSWER.unpack(answer) if answer else (signal.SIGKILL, True)
             self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
@@ -59,7 +58,8 @@ class ForkServer:
         self.left = False  # whether processes of a run are left behind, as children of the server
         self._made: ServedProcess | None = None
         self.socket, child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.socket.settimeout(ANSWER_S)
+        for limit in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):  # the system's own: no look before each call
+            self.socket.setsockopt(socket.SOL_SOCKET, limit, struct.pack("ll", int(ANSWER_S), 0))
         nothing = subprocess.DEVNULL
         with child, same_addresses():
             self._process = subprocess.Popen(
@@ -186,9 +186,9 @@ def end_children(but: Set[int]) -> bool:
 
 def adopt(orphans: bool) -> bool:
     """Let orphans among our descendants become our children, or not; return whether they did."""
-    prctl, before = ctypes.CDLL(None).prctl, ctypes.c_int()
-    prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
-    prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(orphans), 0, 0, 0)
+    before = ctypes.c_int()
+    _SYSTEM.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    _SYSTEM.prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(orphans), 0, 0, 0)
     return bool(before.value)
 
 
@@ -202,7 +202,7 @@ def _parent(stat: Path) -> int:
 @contextlib.contextmanager
 def same_addresses() -> Iterator[None]:
     """Give processes that are started inside the same addresses each time, where the system allows that."""
-    personality = ctypes.CDLL(None).personality
+    personality = _SYSTEM.personality
     before = personality(0xFFFFFFFF)
     if before >= 0:
         personality(before | _ADDR_NO_RANDOMIZE)

@@ -166,7 +166,6 @@ def test_a_process_may_end_before_its_thread_has_begun(tmp_path: Path) -> None:
 def test_a_process_is_looked_at_and_not_waited_for() -> None:
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, its:
-        ours.settimeout(0.01)
         process = ServedProcess(1, cast(ForkServer, SimpleNamespace(socket=ours, left=False)))
         assert process.poll() is None
         its.send(struct.pack("ii", 3 << 8, 0))

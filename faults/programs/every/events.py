@@ -110,7 +110,7 @@ def copied(value: Any) -> Any:
     """Copy a state, whose parts are containers; events and all that is frozen stay the same ones."""
     kind = type(value)
     if kind is dict or kind is Counter:
-        return kind({key: copied(its) for key, its in value.items()})
+        return kind({key: its if type(its) is int else copied(its) for key, its in value.items()})
     if kind is set or kind is list:
         return kind(value)
     if hasattr(value, "__dict__"):
@@ -202,14 +202,17 @@ class EventOrder:
             if waiter in self._wakers:
                 firm.add(self._wakers[waiter])
         if isinstance(actor, int):
-            loose.update([last for other, last in self._threads.get(host, {}).items() if other != actor])
+            threads = self._threads.get(host, {})
+            if len(threads) > 1 or actor not in threads:
+                loose.update([last for other, last in threads.items() if other != actor])
         if touched:
             loose.update([self._arrived[line] for line in touched if line in self._arrived])
             for line in event.arrived:
                 loose.update(self._fetched.get(line, ()))
         for lines, latest in ((event.cached, self._cached), (event.posted, self._posted)):
             for line in lines:
-                if (last := latest.get((host, line))) is not None:
+                last = latest.get((host, line))
+                if last is not None and events[last].actor != actor:  # else it comes before the actor's last one
                     (loose if self._loosely(actor, events[last].actor) else firm).add(last)
         direct, beside_it = needs, needs
         for k in firm | loose:

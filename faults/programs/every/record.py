@@ -13,6 +13,7 @@ from faults.programs.every.events import EVICT, FETCH, LAND, NO_LINES, Actor, Ev
 from faults.programs.turns import CRASH, LOSE, MOVE_TURNS, POISON, crash_in, moves_in
 
 _ENTRY = struct.Struct("<IIIHBBBBBB4x")  # record_entry of native/record.h
+_KIND_AT = struct.calcsize("<IIIH")
 _LOAD, _STORE, _RMW, _NT_STORE, _FLUSH, _FENCE, _, _YIELD = range(1, 9)
 _STORES = (_STORE, _RMW, _NT_STORE)
 _THREAD_END, _PROCESS_END, _OPERATION, _DEVICE_SEEN = 12, 15, 18, 20
@@ -99,7 +100,7 @@ def read(
 
 def holds_nt(record: tuple[int, bytes]) -> bool:
     """Say whether a run stored past the cache."""
-    return any(entry[4] == _NT_STORE for entry in _ENTRY.iter_unpack(record[1]))
+    return _NT_STORE in record[1][_KIND_AT :: _ENTRY.size]
 
 
 # What a reader knows of the run up to some step. Everything else of it is known before.
@@ -120,7 +121,8 @@ class _Reader:
         coherent: Sequence[CoherentRange],
         invariants: Sequence[frozenset[Line]],
     ) -> None:
-        self._owners, self._complete, self._coherent, self._invariants = owners, complete, coherent, invariants
+        self._owners, self._entries, self._complete = owners, entries, complete
+        self._coherent, self._invariants = coherent, invariants
         self._of: dict[int, list[_Entry]] = {}  # entries of each step
         self._born: dict[int, list[_Entry]] = {}
         self._cycles: dict[int, list[_Entry]] = {}
@@ -175,19 +177,14 @@ class _Reader:
         """Take over the last state of another run up to which both are the same; returns the step that comes next."""
         if (self._hosts, self._crashes, self._invariants) != (last._hosts, last._crashes, last._invariants):
             return 0
-        number = 0
-        while number < min(len(self._owners), len(last._owners)) and self._at(number) == last._at(number):
-            number += 1
+        alike = _alike(self._entries, last._entries)  # behind them come also entries of earlier steps
+        others = (entry.number for its in (self, last) for entry in its._entries[alike:])
+        number = min((_alike(self._owners, last._owners), *others, *self._in_cycle ^ last._in_cycle))
         self._marks = [mark for mark in last._marks if mark[0] <= number]
         begins, state = self._marks[-1]
         for name, value in state.items():
             setattr(self, name, copied(value))
         return begins
-
-    def _at(self, number: int) -> tuple[object, ...]:
-        """All that a step of a run is read from."""
-        owner, entries = self._owners[number], self._of.get(number)
-        return owner, entries, self._born.get(number), self._cycles.get(number), number in self._in_cycle
 
     def _take(self, number: int) -> None:
         """Take up a step, the threads that are born in it, and the cycles that end with it."""
@@ -378,20 +375,26 @@ class _Reader:
                 stores = event.leaves = True
             elif kind == _OPERATION:
                 event.leaves = True
+                # what ends before another one begins comes before it in each order that explains them
+                if entry.what == _BEGINS:
+                    fetched.update((_OPERATIONS, host) for host in self._hosts)
+                elif entry.what == _ENDS:
+                    arrived.add((_OPERATIONS, thread))
             elif kind > _YIELD:
                 stores = True
                 event.ends |= kind in (_PROCESS_END, _THREAD_END)
         event.stores = stores
-        for entry in entries:  # what ends before another one begins comes before it in each order that explains them
-            if entry.kind == _OPERATION and entry.what == _BEGINS:
-                fetched |= {(_OPERATIONS, host) for host in self._hosts}
-            elif entry.kind == _OPERATION and entry.what == _ENDS:
-                arrived.add((_OPERATIONS, thread))
         event.cached, event.posted, event.stored = frozenset(cached), frozenset(written_back), frozenset(stored)
         event.arrived, event.fetched = frozenset(arrived), frozenset(fetched)
 
     def _is_coherent(self, line: Line) -> bool:
         return any(span.pool == line[0] and span.begin <= line[1] * LINE_BYTES < span.end for span in self._coherent)
+
+
+def _alike(one: Sequence[object], other: Sequence[object]) -> int:
+    """Count what two lists begin with alike."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((k for k, (its, others) in pairs if its != others), min(len(one), len(other)))
 
 
 class _LeftLines:

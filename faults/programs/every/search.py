@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from faults.programs.every.events import EVICT, FETCH, Actor, RunEvent, Trace
+from faults.programs.every.events import EVICT, FETCH, Actor, Move, RunEvent, Trace
 from faults.programs.turns import MOVE_TURNS, steps_of
 
 Turns = tuple[tuple[int, int], ...]
@@ -39,7 +39,7 @@ class Branch:
         return way
 
 
-@dataclass
+@dataclass(slots=True)
 class TriedPlace:
     """A place in an execution: what was done there, and what is still to be tried instead."""
 
@@ -201,7 +201,7 @@ class EverySearch(Generic[Ran]):
         last = self.places[-1]
         assert last.event is not None
         asleep: dict[Actor, RunEvent] = {}
-        if self._reduced:
+        if self._reduced and (last.asleep or last.done):
             known = last.asleep | {actor: step for actor, step in last.done.items() if step is not None}
             asleep = {
                 actor: step
@@ -389,24 +389,34 @@ def _may_be_impossible(actor: Actor, before: Sequence[RunEvent]) -> bool:
 
 def turns_of(events: Sequence[RunEvent], chosen: Actor | None = None) -> Turns:
     """Write a schedule: a thread's step, or a move where no step behind it makes it by itself."""
-    actors: list[tuple[Actor, tuple[int, int] | None]] = [
-        (event.actor, event.waits_for) for event in events for _ in range(event.steps)
-    ]
-    if chosen is not None:
-        actors.append((chosen, None))
     turns: list[tuple[int, int]] = []
     counts: dict[int, int] = {}
-    for k, (actor, waits_for) in enumerate(actors):
+    for k, event in enumerate(events):
+        actor, waits_for = event.actor, event.waits_for
         if isinstance(actor, int):
-            counts[actor] = counts.get(actor, 0) + 1
-            if turns and turns[-1][0] == actor:
-                turns[-1] = (actor, turns[-1][1] + 1)
-            else:
-                turns.append((actor, 1))
+            counts[actor] = counts.get(actor, 0) + event.steps
+            _add_turn(turns, actor, event.steps)
             continue
-        following = next((a for a, waited in actors[k + 1 :] if waited is None or waited != waits_for), None)
-        if waits_for is not None and following == waits_for[0] and counts.get(following, 0) == waits_for[1]:
-            continue
-        action, host, pool, line = actor
-        turns.append((MOVE_TURNS | pool << 12 | host << 8 | action, line))
+        later = k + 1
+        while waits_for and later < len(events) and events[later].waits_for == waits_for:
+            later += 1
+        following = events[later].actor if later < len(events) else chosen
+        if not waits_for or following != waits_for[0] or counts.get(waits_for[0], 0) != waits_for[1]:
+            turns.append(_turn_of(actor))
+    if isinstance(chosen, int):
+        _add_turn(turns, chosen, 1)
+    elif chosen is not None:
+        turns.append(_turn_of(chosen))
     return tuple(turns)
+
+
+def _add_turn(turns: list[tuple[int, int]], thread: int, steps: int) -> None:
+    if turns and turns[-1][0] == thread:
+        turns[-1] = (thread, turns[-1][1] + steps)
+    else:
+        turns.append((thread, steps))
+
+
+def _turn_of(move: Move) -> tuple[int, int]:
+    action, host, pool, line = move
+    return MOVE_TURNS | pool << 12 | host << 8 | action, line
