@@ -4,6 +4,8 @@ import contextlib
 import json
 import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterable
 from dataclasses import fields, replace
@@ -92,6 +94,28 @@ def test_a_look_at_what_keeps_a_host_waiting_may_have_come_earlier(litmus: Path)
 @pytest.mark.parametrize(("words", "executions"), [("z:0 : g:0:1 g:0:0", 4), ("y:0:1 : g:64:2 g:0:2", 8)])
 def test_a_look_in_vain_is_tried_once(litmus: Path, words: str, executions: int) -> None:
     assert verdicts(setting(litmus, words))[1] == executions
+
+
+# A filter of the system's calls: ioctl with this request fails with ENOTTY, as before Linux 6.11.
+OLD_SYSTEM = """
+import ctypes, os, struct, sys
+def op(code, yes, no, k): return struct.pack("HBBI", code, yes, no, k)
+rules = [op(0x20, 0, 0, 0), op(0x15, 0, 3, 16), op(0x20, 0, 0, 24), op(0x15, 0, 1, 0xC0686611), op(6, 0, 0, 0x50019)]
+rules = ctypes.create_string_buffer(b"".join([*rules, op(6, 0, 0, 0x7FFF0000)]))
+program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", 6, ctypes.addressof(rules)))
+prctl = ctypes.CDLL(None).prctl
+assert prctl(38, 1, 0, 0, 0) == 0 == prctl(22, 2, ctypes.c_void_p(ctypes.addressof(program)), 0, 0)
+os.execv(sys.executable, [sys.executable, "-m", "cxlemu", *sys.argv[1:]])
+"""
+
+
+def test_a_look_in_vain_is_tried_once_where_the_system_does_not_answer_for_one_mapping(litmus: Path) -> None:
+    words = f"{litmus} {POOL} y:0:1 : {litmus} {POOL} g:64:2 g:0:2".split()
+    given = ["exec", "--every", "--no-check", "--pool", f"{POOL}=2M", "--budget", "20s", "--json", "-"]
+    result = subprocess.run(
+        [sys.executable, "-c", OLD_SYSTEM, *given, "--", *words], capture_output=True, text=True, timeout=60
+    )
+    assert json.loads(result.stdout)["every"]["executions"] == 8, result.stderr
 
 
 # Where looks are counted, all of them are tried.

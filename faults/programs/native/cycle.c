@@ -2,6 +2,7 @@
  * a cycle. Its state is its registers, its stack and its process's private memory. When all threads do, the run never ends. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <link.h>
 #include <signal.h>
@@ -243,24 +244,51 @@ static uint64_t pages_mapped(void) {
     return read_own("/proc/self/statm", text, sizeof text) ? strtoul(text, NULL, 10) : 0;
 }
 
-/* List them; returns whether they are the same as before. */
-static bool list_mappings(void) {
+static void list_mapping(uintptr_t from, uintptr_t to) {
+    const uintptr_t stack = (uintptr_t)__libc_stack_end;
+    if ((from <= stack && stack < to) || is_shadow(from, to) || mappings_count < 0) return;
+    if (mappings_count == MAPPINGS_MOST) mappings_count = -1;
+    else mappings[mappings_count++] = (span){from, to};
+}
+
+/* PROCMAP_QUERY, since Linux 6.11: the first mapping at an address or behind it that has these flags. */
+typedef struct {
+    uint64_t nbytes, asked, at, from, to, flags;
+} mapping_query;
+enum { READABLE = 1, WRITABLE = 2, EXECUTABLE = 4, SHARED = 8, OR_NEXT = 16 };
+#define QUERY_MAPPING UINT32_C(0xC0686611)
+
+/* Ask for one mapping after another; returns whether the system answers. */
+static bool ask_for_mappings(void) {
+    mapping_query its = {.nbytes = sizeof its, .asked = READABLE | WRITABLE | OR_NEXT};
+    const int saved = errno, file = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    for (; syscall(SYS_ioctl, file, QUERY_MAPPING, &its) == 0; its.at = its.to)
+        if (!(its.flags & (EXECUTABLE | SHARED))) list_mapping(its.from, its.to);
+    const bool all = errno == ENOENT; /* there is none behind the last one */
+    errno = saved;
+    if (file >= 0) syscall(SYS_close, file);
+    return all;
+}
+
+static void read_mappings(void) {
     static char text[MAPS];
-    const size_t length = read_own("/proc/self/maps", text, sizeof text);
-    const uint64_t before = mappings_hash;
-    mappings_pages = pages_mapped();
-    mappings_hash = mixed_bytes(1, (const uint8_t *)text, length);
-    if (mappings_hash == before) return true;
-    mappings_count = length ? 0 : -1;
+    mappings_count = read_own("/proc/self/maps", text, sizeof text) ? 0 : -1;
     for (char *line = text, *end; mappings_count >= 0 && (end = strchr(line, '\n')); line = end + 1) {
         char *rest;
-        *end = 0;
         const uintptr_t from = strtoul(line, &rest, 16), to = strtoul(rest + 1, &rest, 16);
-        if (strncmp(rest, " rw-p", 5) != 0 || strstr(line, "[stack]") || is_shadow(from, to)) continue;
-        if (mappings_count == MAPPINGS_MOST) mappings_count = -1;
-        else mappings[mappings_count++] = (span){from, to};
+        if (strncmp(rest, " rw-p", 5) == 0) list_mapping(from, to);
     }
-    return false;
+}
+
+/* List them; returns whether they are the same as before. */
+static bool list_mappings(void) {
+    const uint64_t before = mappings_hash;
+    mappings_pages = pages_mapped();
+    mappings_count = 0;
+    if (!ask_for_mappings()) read_mappings();
+    const size_t nbytes = mappings_count > 0 ? (size_t)mappings_count * sizeof *mappings : 0;
+    mappings_hash = mixed_bytes(mixed((uint64_t)mappings_count, mappings_pages), (const uint8_t *)mappings, nbytes);
+    return mappings_hash == before;
 }
 
 /* Return a hash of what lies in them without threads' stacks and what is ours; 0 where that cannot be known. */
