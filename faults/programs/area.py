@@ -306,8 +306,8 @@ class Area:
 
     def check_room(self, *, failed: bool = False) -> None:
         """Raise PoolError if a page of the run's files could not be had, or a program ``failed`` and there is none."""
-        free = os.statvfs(SHARED)
-        if self._library.program_full() or (failed and free.f_bavail == 0):
+        if self._library.program_full() or (failed and os.statvfs(SHARED).f_bavail == 0):
+            free = os.statvfs(SHARED)
             size = format_bytes(free.f_blocks * free.f_frsize)
             raise PoolError(
                 f"{SHARED} is full: it has {size}, too little for a run with these pools. Free some of it, make it "
