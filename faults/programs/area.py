@@ -30,7 +30,7 @@ OPENED_BYTES_MAX = 1 << 20
 SHARED = Path("/dev/shm")
 PREFIX = "cxlemu-exec-"
 STARTING, WAITING, INSIDE, RUNNING, OUTSIDE, CRASHED, ENDED = range(1, 8)  # enum thread_state
-GOING_ON, NO_PROGRESS = 0, 1  # enum outcome
+GOING_ON, NO_PROGRESS, _, REPEATS = range(4)  # enum outcome
 
 
 class RunOptions(ctypes.Structure):

@@ -13,7 +13,17 @@ from functools import partial
 from pathlib import Path
 
 from cxlemu.errors import ArgumentError
-from faults.programs.area import GOING_ON, NO_PROGRESS, RUNNING, STARTING, Area, PoolThread, library_path
+from faults.programs.area import (
+    ENDED,
+    GOING_ON,
+    NO_PROGRESS,
+    REPEATS,
+    RUNNING,
+    STARTING,
+    Area,
+    PoolThread,
+    library_path,
+)
 from faults.programs.commands import Command
 from faults.programs.doing import doing, sleeps
 from faults.programs.result import ExecSetting, Exit, RunEnding, RunResult, crashed_host
@@ -82,6 +92,8 @@ class RunProcesses:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Kill what is left, and wait for it."""
+        if self._result.ending is RunEnding.NO_PROGRESS:
+            self._let_end()
         self._area.stop()
         for process, _first in self._live.values():
             with contextlib.suppress(ProcessLookupError):
@@ -100,6 +112,19 @@ class RunProcesses:
         adopt(self._adopting)
         for fd in self._pidfds.values():
             os.close(fd)
+
+    def _let_end(self) -> None:
+        """Wait for the processes that have made their last step: what they print may be still to come."""
+        ends, live = time.monotonic() + END_S, {process.pid for process, _ in self._live.values()}
+        while live and time.monotonic() < ends:
+            threads = [its for its in self._area.threads() if its.pid in live]
+            live = {its.pid for its in threads if its.state == ENDED} - {
+                its.pid for its in threads if its.state != ENDED
+            }
+            live &= {process.pid for process, _ in self._live.values()}
+            if live:
+                self._poll.poll(LOOK_MS)
+                self._notice()
 
     def _orphans(self) -> bool:
         """Kill what the commands left behind; return whether there was any."""
@@ -194,6 +219,8 @@ class RunProcesses:
             return
         if self._area.status().outcome == NO_PROGRESS:
             self._result.ending = RunEnding.NO_PROGRESS
+        elif self._area.status().outcome == REPEATS:
+            self._result.ending = RunEnding.REPEATS
         elif any(ending.failed for ending in self._result.exits):
             self._result.ending = RunEnding.FAILED
         elif time.monotonic() > self._ends:

@@ -25,6 +25,7 @@ class RunEnding(Enum):
     FAILED = "failed"  # a program did
     NO_PROGRESS = "no progress"  # every thread goes round in a cycle
     DEADLINE = "deadline"
+    REPEATS = "repeats"  # one of a search: what follows is that of another one
 
 
 @dataclass(frozen=True)

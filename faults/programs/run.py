@@ -13,6 +13,7 @@ from cxlemu.units import counted
 from faults.programs.area import (
     NO_PROGRESS,
     PATH_BYTES,
+    REPEATS,
     Area,
     CrashArrival,
     RawFinding,
@@ -49,6 +50,8 @@ def run(setting: ExecSetting, choice: RunChoice, servers: ForkServers | None = N
         if status.outcome == NO_PROGRESS:
             result.ending = RunEnding.NO_PROGRESS
             result.doing = going_round(area, setting)
+        if status.outcome == REPEATS:
+            result.ending = RunEnding.REPEATS
         area.judge()
         area.check_room()
         result.steps, result.trace, result.unannounced = status.steps, status.hash, status.unannounced

@@ -104,6 +104,7 @@ class Trace(NamedTuple):
     enabled: list[frozenset[int]]  # for each event: the threads that could have made a step in its place
     complete: bool  # whether all of the run was recorded
     rounds: Sequence[tuple[int, RunEvent]] = ()  # those of cycles, each with the number of events before it
+    repeats: bool = False  # whether the run has ended since what follows is that of another one
 
 
 def copied(value: Any) -> Any:

@@ -21,7 +21,7 @@ _BEGINS, _ENDS = 1, 2
 # In place of a pool, where the order of two events matters though no cache can tell: an operation that ends before
 # another one begins, and lines of an invariant that arrive.
 _OPERATIONS, _INVARIANTS = 254, 255
-_WAITS = 1  # a cycle in which nothing arrives where its thread looks: CYCLE_WAITS of native/record.h
+_WAITS, _STAYS, _REPEATS = 1, 3, 4  # what cycles come to: enum cycle of native/record.h
 _MOVE, _BORN, _CYCLE = 32, 64, 65
 _MOVE_FETCH, _MOVE_FETCH_POSTED, _MOVE_POST, _MOVE_LAND, _MOVE_WRITE_BACK, _MOVE_DROP, _MOVE_NT, _MOVE_LOST = range(
     33, 41
@@ -106,7 +106,7 @@ def holds_nt(record: tuple[int, bytes]) -> bool:
 # What a reader knows of the run up to some step. Everything else of it is known before.
 _STATE = (
     *("_flushed", "_lingering", "_pending", "_in_rounds", "_left", "_dead", "_alive", "_waits", "_ordinals", "_makers"),
-    *("_now", "_order", "_enabled", "_rounds"),
+    *("_now", "_order", "_enabled", "_rounds", "_stay", "_repeats"),
 )
 _APART_LEAST, _MARKS = 16, 16  # how many steps lie between two marks, and how many marks a run has
 
@@ -148,6 +148,8 @@ class _Reader:
         self._waits: dict[int, frozenset[Line]] = {}  # threads in cycles, and the lines that they look at
         self._ordinals: dict[int, int] = {}
         self._makers: dict[Actor, int] = {}
+        self._stay: set[int] = set()  # threads that make no further step in this run
+        self._repeats = False
         self._now: frozenset[int] | None = None  # threads that could make a step
         self._order = EventOrder([])
         self._enabled: list[frozenset[int]] = []
@@ -171,7 +173,7 @@ class _Reader:
             self._events.append(RunEvent((LAND, host, pool, line), host, arrived=arrived, posted=its, stores=True))
             self._enabled.append(frozenset())
             self._order.add(self._events[-1], 0)
-        return Trace(self._events, self._enabled, self._complete, self._rounds)
+        return Trace(self._events, self._enabled, self._complete, self._rounds, self._repeats)
 
     def _go_on_from(self, last: _Reader) -> int:
         """Take over the last state of another run up to which both are the same; returns the step that comes next."""
@@ -193,7 +195,7 @@ class _Reader:
                 event.arrived |= self._together(event.arrived)
                 event.leaves = True
             if self._now is None:
-                self._now = frozenset(self._alive.difference(self._waits))
+                self._now = frozenset(self._alive.difference(self._waits, self._stay))
             needs = self._needs(event) if event.actor in self._makers else 0
             if failing := self._might_fail(event, number):
                 self._order.judge(failing)
@@ -216,6 +218,11 @@ class _Reader:
             self._alive.add(born.thread)
             self._makers[born.thread] = len(self._events)
         for cycle in self._cycles.get(number, ()):
+            if cycle.what in (_STAYS, _REPEATS):
+                self._stay.add(cycle.thread)
+                self._repeats |= cycle.what == _REPEATS
+                self._now = None
+                continue
             steps = [index for index in range(cycle.more + 1, cycle.number + 1) if self._owners[index] == cycle.thread]
             entries = [entry for offset in steps for entry in self._of.get(offset, ())]
             if steps and steps[0] in self._in_cycle:

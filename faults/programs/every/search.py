@@ -187,7 +187,8 @@ class EverySearch(Generic[Ran]):
                 self.repeated += 1
                 return result
             self._turn_round(trace, k)
-        self.executions += 1
+        self.executions += not trace.repeats
+        self.repeated += trace.repeats
         self._try_unasked(trace)
         if not self._reduced:
             self._branch(trace)
@@ -231,12 +232,12 @@ class EverySearch(Generic[Ran]):
         for first in event.races:
             between = [k for k in range(first + 1, offset) if not events[k].before >> first & 1]
             later = {k: events[k] for k in between} | {offset: event}
-            place = self.places[first]
+            place, ahead = self.places[first], _fetched_ahead(later)
             initials = [
                 k
                 for k in _initials(later)
-                if not isinstance(actor := later[k].actor, int)
-                or actor in place.enabled  # else it would go round again
+                if (actor := later[k].actor) in place.enabled  # else it would go round again
+                or (not isinstance(actor, int) and k not in ahead)
             ]
             if not initials:
                 continue
@@ -344,6 +345,15 @@ def _initials(among: Mapping[int, RunEvent]) -> list[int]:
     return [k for k, event in among.items() if not event.before & all_of_them]
 
 
+def _fetched_ahead(among: Mapping[int, RunEvent]) -> set[int]:
+    """Number the fetches that no event among these needs, but the last one: they are as well made later."""
+    needed, last = 0, max(among)
+    for event in among.values():
+        needed |= event.before
+    moves = {k: event.actor for k, event in among.items() if not isinstance(event.actor, int)}
+    return {k for k, actor in moves.items() if actor[0] == FETCH and k != last and not needed >> k & 1}
+
+
 def _may_come_first(actor: Actor, step: RunEvent | None, among: Mapping[int, RunEvent]) -> int | None:
     """Number an actor's step among events of one run that could all come behind it; None: it cannot.
 
@@ -368,9 +378,11 @@ def _insert(tree: list[Branch], events: Mapping[int, RunEvent]) -> None:
         if not branch.behind:
             return
         tree, events = branch.behind, {k: event for k, event in events.items() if k != its}
-    for event in events.values():
-        tree.append(Branch(event.actor, event))
-        tree = tree[-1].behind
+    ahead = _fetched_ahead(events)
+    for k, event in events.items():
+        if k not in ahead:
+            tree.append(Branch(event.actor, event))
+            tree = tree[-1].behind
 
 
 def _begins(events: Sequence[RunEvent], offset: int, actor: Actor) -> bool:

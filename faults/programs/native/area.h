@@ -53,6 +53,7 @@ typedef struct {
 typedef struct {
     uint64_t since, memory;
     uint64_t news; /* the last step that stored something on its host; or anywhere, where another thread is beside it */
+    uint64_t stays; /* it makes no step in this run any more since this one, at which a round began; 0: it does */
 } thread_cycle;
 
 /* A thread's last step. */
@@ -90,7 +91,7 @@ typedef struct {
     _Alignas(PROGRAM_LINE) uint8_t bytes[HELD_BYTES];
 } held_bytes;
 
-enum outcome { GOING_ON, NO_PROGRESS, COMMAND_FAILED };
+enum outcome { GOING_ON, NO_PROGRESS, COMMAND_FAILED, REPEATS };
 
 typedef struct {
     uint64_t size; /* of this struct, in the library that made it */
@@ -108,6 +109,7 @@ typedef struct {
     int32_t process_count, stage, outcome;
     int32_t script_at, turn_count;
     int32_t scripted; /* whether the turn is one of the script, which says where it ends */
+    uint64_t free_from; /* the first step behind the script; 0: it is not over */
     uint32_t crashed; /* hosts, as bits */
     uint64_t watched_lines, watched_bytes; /* at the end: as in program_watched */
     uint64_t unannounced; /* how often stores to a line were found that nobody had announced */

@@ -324,7 +324,7 @@ static bool all_in_cycles(const program_self *me) {
     for (int k = 0; k < a->thread_count; k++) {
         const uint32_t state = turn_state(k);
         if (state == THREAD_NONE || state == THREAD_ENDED || state == THREAD_CRASHED) continue;
-        if (state == THREAD_STARTING || a->cycles[k].since != a->written) return false;
+        if (state == THREAD_STARTING || (a->cycles[k].since != a->written && !a->cycles[k].stays)) return false;
         if (a->threads[k].process == a->threads[me->thread].process &&
             a->cycles[k].memory != a->cycles[me->thread].memory)
             return false;
@@ -356,7 +356,7 @@ void cycle_round(const program_self *me) {
 void cycle_fold(program_self *me, uint64_t at) {
     program_area *a = here.area;
     thread_cycle *its = &a->cycles[me->thread];
-    if (!a->threads[me->thread].idle_steps || its->since == a->written) return;
+    if (!a->threads[me->thread].idle_steps || its->since == a->written || its->stays) return;
     const uint64_t own = own_state(me, at);
     if (!own) return; /* at an instruction that is unwound no further */
     const uint64_t state = caches(own); /* in other runs nature goes on moving lines in a hang, too */
@@ -371,10 +371,12 @@ void cycle_fold(program_self *me, uint64_t at) {
         me->mark.base *= 2, me->mark.tries = 0;
     }
     const uint64_t memory = private_memory(&me->memory_bytes);
+    enum cycle found;
     if (k < me->past_count && memory && memory == me->past[k].memory && list_mappings() &&
-        record_cycle(me->thread, me->past[k].step) == CYCLE_WAITS) {
-        its->since = a->written, its->memory = memory;
-        if (!a->scripted) a->burst = 0;
+        (found = record_cycle(me->thread, me->past[k].step)) >= CYCLE_WAITS) {
+        if (found == CYCLE_WAITS) its->since = a->written, its->memory = memory, me->past_count = k + 1;
+        if (found == CYCLE_STAYS) its->stays = me->past[k].step + 1;
+        if (!a->scripted && found != CYCLE_WOKEN) a->burst = 0;
     }
     if (k == me->past_count && k < PAST) me->past_count++;
     else if (k == PAST) k--;
@@ -383,7 +385,8 @@ void cycle_fold(program_self *me, uint64_t at) {
 
 bool cycle_closes(program_self *me, uint64_t at) {
     program_area *a = here.area;
-    if (a->options.every) return a->written && a->cycles[me->thread].since == a->written && all_in_cycles(me);
+    const thread_cycle *its = &a->cycles[me->thread];
+    if (a->options.every) return (its->stays || (a->written && its->since == a->written)) && all_in_cycles(me);
     const uint64_t still = a->steps - a->written;
     uint64_t base = a->options.idle_budget;
     while (still >= 2 * base) base *= 2;

@@ -1,5 +1,6 @@
 /* Records a run, as a watcher around the checker. */
 #include "record.h"
+#include "turn.h"
 
 #include <stdatomic.h>
 
@@ -121,6 +122,10 @@ static bool touches(const record_entry *e, int pool, int64_t line) {
     return e->pool == pool && line >= e->line && line < e->line + count;
 }
 
+static bool fetches(const record_entry *e) {
+    return e->kind == RECORD_MOVE + MOVE_FETCH || e->kind == RECORD_MOVE + MOVE_FETCH_POSTED;
+}
+
 static bool arrives(const record_entry *e) {
     const int move = e->kind - RECORD_MOVE;
     const bool stores = e->kind == STEP_STORE || e->kind == STEP_RMW;
@@ -139,8 +144,8 @@ static enum cycle look_at_line(int pool, int64_t line, uint32_t from, uint32_t t
     return found;
 }
 
-static enum cycle look_at_cycle(int thread, uint64_t since) {
-    const uint32_t from = first_behind(since), to = first_behind(UINT64_MAX);
+static enum cycle look_at_cycle(int thread, uint32_t from) {
+    const uint32_t to = first_behind(UINT64_MAX);
     enum cycle found = CYCLE_WAITS;
     for (const record_entry *e = record_now->entries + from; e < record_now->entries + to; e++) {
         const bool loads = e->kind == STEP_LOAD || e->kind == STEP_RMW;
@@ -153,16 +158,47 @@ static enum cycle look_at_cycle(int thread, uint64_t since) {
     return found;
 }
 
+static void add_cycle(int thread, uint64_t since, enum cycle what) {
+    const program_area *a = here.area;
+    add((record_entry){.number = (uint32_t)a->steps,
+                       .more = (uint32_t)since,
+                       .thread = (uint16_t)thread,
+                       .kind = RECORD_CYCLE,
+                       .what = (uint8_t)what,
+                       .host = a->threads[thread].host,
+                       .pool = UINT8_MAX});
+}
+
 enum cycle record_cycle(int thread, uint64_t since) {
     const program_area *a = here.area;
-    const enum cycle found = look_at_cycle(thread, since);
-    if (found != CYCLE_LOOKS)
-        add((record_entry){.number = (uint32_t)a->steps,
-                           .more = (uint32_t)since,
-                           .thread = (uint16_t)thread,
-                           .kind = RECORD_CYCLE,
-                           .what = (uint8_t)found,
-                           .host = a->threads[thread].host,
-                           .pool = UINT8_MAX});
+    uint32_t from = first_behind(since);
+    while (from < record_now->count && record_now->entries[from].host != here.host) from++; /* others before its round */
+    if (from < record_now->count) since = record_now->entries[from].number - 1;
+    enum cycle found = look_at_cycle(thread, from);
+    const bool asked = !a->free_from || since + 1 < a->free_from;
+    if ((asked || found != CYCLE_WAITS) && turn_alone(thread) && !a->options.coherent[0].end) found = CYCLE_STAYS;
+    if (found != CYCLE_LOOKS) add_cycle(thread, since, found);
     return found;
+}
+
+/* Whether something has arrived on a line since a thread has looked there from some entry of the record on. */
+static bool could_look_again(const record_entry *look, const record_entry *end) {
+    for (const record_entry *e = look + 1; e < end; e++)
+        if (arrives(e) && touches(e, look->pool, look->line)) return true;
+    return false;
+}
+
+bool record_repeats(void) {
+    const program_area *a = here.area;
+    if (!record_now) return false;
+    const record_entry *end = record_now->entries + first_behind(UINT64_MAX);
+    for (int k = 0; k < a->thread_count; k++) {
+        if (!a->cycles[k].stays) continue;
+        for (const record_entry *e = record_now->entries + first_behind(a->cycles[k].stays - 1); e < end; e++)
+            if (fetches(e) && e->host == a->threads[k].host && could_look_again(e, end)) {
+                add_cycle(k, a->steps, CYCLE_REPEATS);
+                return true;
+            }
+    }
+    return false;
 }

@@ -33,7 +33,11 @@ enum cycle {
     CYCLE_LOOKS, /* something has arrived before a look that was there */
     CYCLE_WAITS, /* nothing has arrived where it has looked */
     CYCLE_WOKEN, /* it has looked, and then something has arrived there */
+    CYCLE_STAYS, /* either of these, or the script has asked for the round: another run is to show what follows without it */
+    CYCLE_REPEATS, /* a run has ended as threads stay that could look again */
 };
 enum cycle record_cycle(int thread, uint64_t since);
+/* Whether threads that stay could look again, as something has arrived since they have looked: then another run goes on. */
+bool record_repeats(void);
 
 #endif

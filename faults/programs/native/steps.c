@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "crash.h"
+#include "record.h"
 #include "self.h"
 
 #define LOCK_S 60.0
@@ -223,12 +224,13 @@ static void look_for_hang(program_self *me, uint64_t at) {
     for (int k = 0; k < a->thread_count; k++) outside |= turn_state(k) == THREAD_OUTSIDE;
     if (outside) nap(); /* the others wait for it: it shall have the processors */
     else if (cycle_closes(me, at)) {
-        if (image_pay()) {
+        const bool all_stay = a->cycles[me->thread].stays, repeats = all_stay && record_repeats();
+        if (!repeats && image_pay()) {
             turn_all_written();
-            return;
+            if (!all_stay) return;
         }
         if (program_watcher_now && program_watcher_now->stuck) program_watcher_now->stuck();
-        turn_stop(NO_PROGRESS, -1);
+        turn_stop(repeats || record_repeats() ? REPEATS : NO_PROGRESS, -1);
         process_die();
     }
 }

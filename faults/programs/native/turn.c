@@ -42,10 +42,10 @@ static bool awake(int thread) { return area()->wakes[thread] <= area()->clock_ns
 /* Whether a thread of a search goes round in a cycle, and waits until something is stored. */
 static bool folded(int thread) {
     const program_area *a = area();
-    return a->options.every && a->written && a->cycles[thread].since == a->written;
+    return a->cycles[thread].stays || (a->options.every && a->written && a->cycles[thread].since == a->written);
 }
 
-static bool alone(int thread) {
+bool turn_alone(int thread) {
     const program_area *a = area();
     for (int k = 0; k < a->thread_count; k++)
         if (k != thread && a->threads[k].host == a->threads[thread].host && *state_of(k) != THREAD_ENDED) return false;
@@ -55,7 +55,7 @@ static bool alone(int thread) {
 void turn_written(int host) {
     program_area *a = area();
     for (int k = 0; k < a->thread_count; k++)
-        if (a->threads[k].host == host || !alone(k)) a->cycles[k].news = a->steps;
+        if (a->threads[k].host == host || !turn_alone(k)) a->cycles[k].news = a->steps;
     a->written = a->steps;
 }
 
@@ -70,8 +70,9 @@ static int waiting(bool also_asleep, int *found) {
     also_asleep |= area()->options.every; /* a search tries all times at which it may wake */
     for (int k = 0; k < area()->thread_count; k++)
         if (*state_of(k) == THREAD_WAITING && (also_asleep || awake(k)) && !folded(k)) found[count++] = k;
-    for (int k = 0; !count && area()->options.every && k < area()->thread_count; k++)
-        if (*state_of(k) == THREAD_WAITING) found[count++] = k;
+    for (int all = 0; !count && area()->options.every && all < 2; all++)
+        for (int k = 0; k < area()->thread_count; k++)
+            if (*state_of(k) == THREAD_WAITING && (all || !area()->cycles[k].stays)) found[count++] = k;
     return count;
 }
 
@@ -129,6 +130,7 @@ static int of_script(int *found, int count) {
         count = still_waiting(found, count);
     }
     if (count == 0) return -1;
+    if (!a->free_from) a->free_from = a->steps + 1;
     /* After the script, threads take turns in a ring, each for as long as it makes progress. */
     const int last = last_thread();
     a->burst = UINT32_MAX, a->scripted = false;
@@ -270,7 +272,7 @@ static bool goes_on(int thread) {
     const program_thread *t = &a->threads[thread];
     if (a->options.script_length || a->options.every || a->pages_hosts || t->idle_steps || a->wakes[thread])
         return false;
-    return alone(thread); /* threads of one host share its cache, and observe everything there */
+    return turn_alone(thread); /* threads of one host share its cache, and observe everything there */
 }
 
 uint64_t turn_left(int thread, bool quiet) {

@@ -61,6 +61,9 @@ void rest_ends_for_host(int thread);
 void turn_written(int host);
 void turn_all_written(void);
 
+/* Whether no other thread of its host is left. */
+bool turn_alone(int thread);
+
 /* Note whether a thread's step has changed anything. */
 void turn_progress(int thread, bool progress);
 
