@@ -172,7 +172,8 @@ static void add_cycle(int thread, uint64_t since, enum cycle what) {
 enum cycle record_cycle(int thread, uint64_t since) {
     const program_area *a = here.area;
     uint32_t from = first_behind(since);
-    while (from < record_now->count && record_now->entries[from].host != here.host) from++; /* others before its round */
+    while (from < record_now->count && record_now->entries[from].host != here.host)
+        from++; /* others before its round */
     if (from < record_now->count) since = record_now->entries[from].number - 1;
     enum cycle found = look_at_cycle(thread, from);
     const bool asked = !a->free_from || since + 1 < a->free_from;
