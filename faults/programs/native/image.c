@@ -55,7 +55,9 @@ int64_t image_run(int host, pool_lines lines, uint8_t state, uint8_t pending) {
         end += 8;
     while (end < lines.last && image->cache.state[end] == state && image->cache.pending[end] == pending) end++;
     lines.last = end;
-    if (memcmp(run_at(image->twin, lines), run_at(image->cache.data, lines), run_bytes(lines)) == 0) return end;
+    if (end == lines.first ||
+        memcmp(run_at(image->twin, lines), run_at(image->cache.data, lines), run_bytes(lines)) == 0)
+        return end;
     for (end = lines.first; image_is_told(image, end);) end++;
     return end;
 }
