@@ -492,6 +492,20 @@ def test_a_version_that_the_pool_holds_is_kept_when_all_of_its_line_is_stored_an
     assert s.found() == set()
 
 
+def test_what_has_landed_does_not_land_again_with_a_store_beside_it() -> None:
+    s = Stream("A", "B")
+    s.store_nt("A", X, 1)
+    s.fence("A")
+    s.store("A", FLAG, 1)
+    s.publish("A", FLAG)
+    s.invalidate("B", FLAG)
+    s.load("B", FLAG)
+    s.store("A", X + 8, 2)
+    s.invalidate("B", X)
+    s.load("B", X)
+    assert s.found() == set()
+
+
 def test_a_mistake_is_reported_once_and_counted() -> None:
     s = Stream("A", "B")
     for k in range(1, 21):
