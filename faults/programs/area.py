@@ -57,7 +57,7 @@ class RunStatus(ctypes.Structure):
     _fields_ = (
         *(
             (name, ctypes.c_uint64)
-            for name in ("steps", "hash", "idle", "unannounced", "watched_lines", "watched_bytes")
+            for name in ("steps", "hash", "idle", "unannounced", "expected", "watched_lines", "watched_bytes")
         ),
         *((name, ctypes.c_int32) for name in ("outcome", "threads", "turns", "findings", "sites", "modules")),
         *((name, ctypes.c_int32) for name in ("link_met", "card_met", "line_met")),

@@ -78,7 +78,9 @@ def _compiles(words: Sequence[str], clang: bool) -> list[str]:
     flags += ["-fno-builtin", "-DCXLEMU_PROGRAM", "-isystem", str(program.include_dir())]
     flags.append(f"-I{NATIVE / 'stand-ins'}")  # before a CUDA or HIP that is installed
     flags += ["-include", str(NATIVE / "calls.h"), "-include", str(NATIVE / "announce.h")]
-    if not any(word.startswith("-g") for word in words):
+    if clang:
+        flags.append("-gdwarf-4")  # addr2line knows the inlined functions of clang's version 5 in part only
+    elif not any(word.startswith("-g") for word in words):
         flags.append("-g")  # reports name lines
     if clang:
         flags += ["-fno-integrated-as", "-mprefer-vector-width=128", "-fno-vectorize", "-fno-slp-vectorize"]

@@ -87,7 +87,8 @@ def _source(place: AccessPlace, lines: dict[str, dict[int, tuple[Position, ...]]
     frames = lines[place.module][place.offset]
     if place.caller_module:
         calls = lines[place.caller_module][place.caller_offset]
-        frames = (*frames, *(call for call in calls if call.line or call.function))
+        far = place.caller_module.startswith(_SYSTEM)  # there the nearest symbol is hardly the function
+        frames = (*frames, *(call for call in calls if call.line or (call.function and not far)))
     own = [frame for frame in frames if _is_own(frame)]
     if frames[0].line and own:  # a library's lines are no one's: the program's line that calls it
         frames = (*own,)

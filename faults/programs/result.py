@@ -104,6 +104,7 @@ class RunResult:
     record: tuple[int, bytes] = (0, b"")  # of a search's run: how many entries were made, and those that were kept
     crashes: CrashRecord | None = None  # of a run that chooses losses
     unannounced: int = 0  # how often stores to a line were found that nobody had announced
+    expected: int = 0  # how often a program marked loads as stale on purpose
     met: bool = False  # whether an access met a line or a card that is damaged
     touched: bool = False  # whether a program touched a pool or, where its loads are not seen, mapped one
     watched_lines: int = 0  # lines that the checker has seen touched; 0 without it

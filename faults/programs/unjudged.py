@@ -60,6 +60,8 @@ def _parts(
     if silent := sum(result.unannounced for result in results):
         by = "a system call that cxlemu does not know" if preloaded else "code that cxlemu cc did not build"
         parts.append(f"when {counted(silent, 'store')} by {by} took place, only that they did")
+    if setting.check and any(result.expected for result in results):
+        parts.append("loads that cxl_expect_stale marks")
     if setting.coherent:
         ranges = ", ".join(dict.fromkeys(span.text for span in setting.coherent))
         parts.append(f"whether hardware keeps caches coherent where it was asked for (--coherent {ranges})")

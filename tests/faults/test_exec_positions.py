@@ -11,7 +11,8 @@ import pytest
 from faults.programs.findings import ROLES, ProgramFinding
 from faults.programs.positions import located
 from faults.programs.result import RunChoice, RunResult
-from tests.helpers.pool_programs import SOURCES, kinds, on_x86, ran
+from tests.helpers.compilers import use_compiler
+from tests.helpers.pool_programs import CHOICES, SOURCES, build, is_quiet, kinds, on_x86, ran
 
 pytestmark = on_x86
 
@@ -19,9 +20,9 @@ pytestmark = on_x86
 FIRST = RunChoice(None, 0)
 
 
-def lines_of(source: Path, result: RunResult) -> Iterator[tuple[str, str]]:
+def lines_of(source: Path, result: RunResult, kind: str = "not-flushed") -> Iterator[tuple[str, str]]:
     """Each place of a finding, all of which are in the program's source: the function, and the line's text."""
-    assert "not-flushed" in kinds(result)
+    assert kind in kinds(result)
     lines = source.read_text().splitlines()
     for raw in result.findings:
         finding = ProgramFinding.one(bytes(raw))
@@ -30,6 +31,19 @@ def lines_of(source: Path, result: RunResult) -> Iterator[tuple[str, str]]:
             assert place is not None and place.at.file.endswith(source.name), place
             assert all(caller.file.endswith(source.name) for caller in place.callers), place
             yield place.at.function, lines[place.at.line - 1].strip()
+
+
+@pytest.mark.parametrize(("flag", "kind"), [("NOT_FLUSHED", "not-flushed"), ("NO_INVALIDATE", "no-invalidate")])
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_what_cpps_library_accesses_in_its_threads_is_at_the_programs_line(
+    monkeypatch: pytest.MonkeyPatch, compiler: str, flag: str, kind: str
+) -> None:
+    use_compiler(monkeypatch, compiler)
+    right, wrong = (build("modern.cc", "-std=c++20", f"-D{what}", language="c++") for what in ("RIGHT", flag))
+    for choice in CHOICES:
+        assert is_quiet(ran(f"{right} /dev/dax0.0 w : {right} /dev/dax0.0 r", choice)), choice
+    told = lines_of(SOURCES / "modern.cc", ran(f"{wrong} /dev/dax0.0 w : {wrong} /dev/dax0.0 r", FIRST), kind)
+    assert "std::iota(mine.begin(), mine.end(), r * 100 + k);" in {line for _, line in told}
 
 
 @pytest.mark.skipif(shutil.which("rustc") is None, reason="there is no rustc")

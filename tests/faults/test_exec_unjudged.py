@@ -86,6 +86,19 @@ def test_what_was_asked_for_is_not_among_what_was_not_judged() -> None:
     assert last == "not judged: the chain behind each load (--no-check), only what programs do"
 
 
+def test_loads_that_are_stale_on_purpose_are_among_what_was_not_judged(tmp_path: Path) -> None:
+    source = tmp_path / "marks.c"
+    source.write_text(
+        "#include <cxl.h>\n#include <fcntl.h>\n#include <sys/mman.h>\nint main(int count, char **words) {\n"
+        "    char *at = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, open(words[1], O_RDWR | O_CREAT, 0600), 0);\n"
+        "    if (count > 2) cxl_expect_stale(at, 8);\n    return *at;\n}\n"
+    )
+    program = build(source)
+    for words, marked in (("P", False), ("P marks", True)):
+        said = " ".join(ran(program, words).output.split())
+        assert ("not judged: " in said) and ("; loads that cxl_expect_stale marks;" in said) == marked, said
+
+
 @pytest.mark.parametrize(("commands", "code"), [("cat P", 1), ("cat P; true", 3)])
 def test_a_pool_that_no_program_has_made_is_named(commands: str, code: int, tmp_path: Path) -> None:
     pool = tmp_path / "pool"

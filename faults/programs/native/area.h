@@ -113,6 +113,7 @@ typedef struct {
     uint32_t crashed; /* hosts, as bits */
     uint64_t watched_lines, watched_bytes; /* at the end: as in program_watched */
     uint64_t unannounced; /* how often stores to a line were found that nobody had announced */
+    uint64_t expected; /* how often a program said that its loads of a range are stale on purpose */
     bool no_room; /* for a page of the run's files: /dev/shm is full */
     uint64_t coherent_met; /* ranges that a step touched, as bits */
     uint64_t mapped; /* pools that a program mapped, as bits */

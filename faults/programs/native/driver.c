@@ -134,7 +134,7 @@ PROGRAM_EXPORT void program_judge(void) {
 enum { BREAKABLE = 3 };
 
 typedef struct {
-    uint64_t steps, hash, idle, unannounced, watched_lines, watched_bytes;
+    uint64_t steps, hash, idle, unannounced, expected, watched_lines, watched_bytes;
     int32_t outcome, threads, turns, findings, sites, modules;
     int32_t met[BREAKABLE]; /* of a link, a card and a line: whether an access met what was broken */
     uint64_t coherent_met; /* coherent ranges that an access touched, as bits */
@@ -155,6 +155,7 @@ PROGRAM_EXPORT void program_status(run_status *status) {
         .hash = a->hash,
         .idle = a->idle,
         .unannounced = a->unannounced,
+        .expected = a->expected,
         .watched_lines = a->watched_lines,
         .watched_bytes = a->watched_bytes,
         .outcome = a->outcome,

@@ -334,6 +334,7 @@ static void tell_range(int kind, const void *at, size_t nbytes, const void *pc) 
     if (!range_in_pool(at, nbytes, &r) || !step_begin(me)) return;
     program_step step = step_of(me, kind, &r, pc);
     step_mix(&step, 0);
+    area()->expected += kind == STEP_EXPECT_STALE;
     if (program_watcher_now && program_watcher_now->other) program_watcher_now->other(&step);
     step_end(me);
 }
