@@ -104,14 +104,21 @@ def _lines(module: str, offsets: list[int]) -> Iterator[tuple[int, tuple[Positio
     if function:  # of a script the runtime notes the function, and lines in place of addresses
         yield from ((line, (Position(_short(script), line, function, 0),)) for line in offsets)
         return
-    frames = _addr2line(module, offsets)
+    frames = _addr2line("addr2line", module, offsets)
+    if far := [offset for offset in offsets if _is_far(_frames(frames.get(offset, []), offset))]:
+        frames |= _addr2line("llvm-addr2line", module, far)  # knows more of clang's inlined functions
     for offset in offsets:
         yield offset, _best(module, offset, frames.get(offset, []))
 
 
-def _addr2line(module: str, offsets: list[int]) -> dict[int, list[tuple[str, str]]]:
+def _is_far(frames: list[Position]) -> bool:
+    """Tell whether lines are known, and none of the program's own."""
+    return any(frame.line for frame in frames) and not any(map(_is_own, frames))
+
+
+def _addr2line(tool: str, module: str, offsets: list[int]) -> dict[int, list[tuple[str, str]]]:
     """For each offset its frames, the innermost first: a function and ``file:line``."""
-    command = ["addr2line", "-e", module, "-a", "-f", "-i", "-C", *(f"0x{offset:x}" for offset in offsets)]
+    command = [tool, "-e", module, "-a", "-f", "-i", "-C", *(f"0x{offset:x}" for offset in offsets)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, errors="replace")
     except (OSError, subprocess.TimeoutExpired):
@@ -129,7 +136,7 @@ def _addr2line(module: str, offsets: list[int]) -> dict[int, list[tuple[str, str
 
 def _best(module: str, offset: int, frames: list[tuple[str, str]]) -> tuple[Position, ...]:
     """Choose the frames of the program's own code, innermost first, else those that are known, else a symbol."""
-    known = [_frame(function, where, offset) for function, where in frames]
+    known = _frames(frames, offset)
     for those in (
         [position for position in known if _is_own(position)],
         [position for position in known if position.line],
@@ -138,6 +145,10 @@ def _best(module: str, offset: int, frames: list[tuple[str, str]]) -> tuple[Posi
             return tuple(those)
     function = next((position.function for position in known if position.function), "")
     return (Position(Path(module).name, 0, function, offset),)
+
+
+def _frames(frames: list[tuple[str, str]], offset: int) -> list[Position]:
+    return [_frame(function, where, offset) for function, where in frames]
 
 
 def _frame(function: str, where: str, offset: int) -> Position:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cxlemu import program
 from faults.programs.findings import ROLES, ProgramFinding
 from faults.programs.positions import located
 from faults.programs.result import RunChoice, RunResult
@@ -44,6 +45,18 @@ def test_what_cpps_library_accesses_in_its_threads_is_at_the_programs_line(
         assert is_quiet(ran(f"{right} /dev/dax0.0 w : {right} /dev/dax0.0 r", choice)), choice
     told = lines_of(SOURCES / "modern.cc", ran(f"{wrong} /dev/dax0.0 w : {wrong} /dev/dax0.0 r", FIRST), kind)
     assert "std::iota(mine.begin(), mine.end(), r * 100 + k);" in {line for _, line in told}
+
+
+@pytest.mark.skipif(
+    not all(map(shutil.which, ("clang++", "llvm-addr2line"))), reason="there is no clang of LLVM's tools"
+)
+def test_functions_that_clang_inlined_in_a_binary_have_the_programs_line(tmp_path: Path) -> None:
+    source, its = SOURCES / "modern.cc", tmp_path / "modern"
+    include = f"-I{program.include_dir()}"
+    flags = ["-std=c++20", "-O2", "-g", "-pthread", "-w", "-DNOT_FLUSHED", include]
+    subprocess.run(["clang++", *flags, str(source), "-o", str(its)], check=True, timeout=240)
+    told = {line for _, line in lines_of(source, ran(f"{its} /dev/dax0.0 w : {its} /dev/dax0.0 r", FIRST))}
+    assert "std::iota(mine.begin(), mine.end(), r * 100 + k);" in told
 
 
 @pytest.mark.skipif(shutil.which("rustc") is None, reason="there is no rustc")
