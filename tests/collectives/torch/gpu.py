@@ -18,6 +18,7 @@ import torch.distributed.distributed_c10d as c10d
 
 from collectives.torch import streams, tensors
 from collectives.torch.harness import Installed
+from collectives.torch.process_group import group_is_behind
 from cxlemu.accelerator.device import DeviceBuffer, DeviceView
 from cxlemu.accelerator.fake import FakeDevice
 from cxlemu.engines.mover import BufferPart
@@ -168,7 +169,7 @@ def order(rank: int, ranks: int, store: Any) -> list[Any]:
     assert not cuda.seen[0].queue.todo  # the GPU has done it
     other = cuda.Stream(None)
     with cuda.stream(other):  # whichever stream is used next
-        found.append((cuda.now(x), cuda.seen[0] is not cuda.main, work.is_completed()))
+        found.append((cuda.now(x), cuda.seen[0] is not cuda.main, group_is_behind() or work.is_completed()))
     mine = cuda.Stream(None)
     with cuda.stream(mine):
         cuda.later(x, 100 + rank)

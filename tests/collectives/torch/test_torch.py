@@ -252,8 +252,10 @@ def test_ranks_begin_by_a_url_and_are_spawned(backend: str, detail: str, tmp_pat
         backend,
         timeout_s=2 * PATIENT_S,
         env={**os.environ, **SHM, "TORCH_DISTRIBUTED_DEBUG": detail, "TORCH_FR_BUFFER_SIZE": "100"},
-        code=0,
     )
+    if "no GPUs found" in done.stderr:
+        pytest.skip("this torch has NCCL, which asks for a GPU as it begins")
+    assert done.returncode == 0, done.stderr
     assert "rank 0: 3" in done.stdout and "rank 1: 3" in done.stdout
 
 
