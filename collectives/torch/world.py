@@ -48,13 +48,16 @@ class SharedPool:
     def uuid(self) -> str:
         return self.context.pool.uuid.hex
 
-    def takes(self, ranks: Sequence[int], options: Options) -> bool:
-        """Whether a group of these ranks and options finds a place here.
+    def takes(self, rank: int, ranks: Sequence[int], options: Options) -> bool:
+        """Whether a group of these ranks and options finds a place here; ``rank`` is this process's in the group.
 
+        Ranks of a group that a library made are numbers of another world, unless each is its process's here.
         In a world with a pace communicators share a queue, so that calls of two groups in other orders would deadlock.
         """
         rooms, same = self.context.rooms, replace(options, integrity=self.options.integrity) == self.options
         has_line = len(rooms.held) < rooms.ledger.lines - FIRST_HOLD
+        if self.ranks[self.context.rank] != ranks[rank]:
+            return False
         return set(ranks) <= set(self.ranks) and same and options.time_scale is None and has_line
 
 
@@ -122,7 +125,7 @@ def _in_common(
 ) -> SharedPool | None:
     """Choose a pool that all members have open: rank 0's newest, as older ones may be full. None: there is none."""
     with _changed:
-        mine = {pool.uuid: pool for pool in _pools if pool.takes(ranks, options)}
+        mine = {pool.uuid: pool for pool in _pools if pool.takes(rank, ranks, options)}
     key = "common"
     if rank:
         store.set(f"{key}/{rank}", " ".join(mine))

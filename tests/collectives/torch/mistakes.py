@@ -1,11 +1,12 @@
 """What is refused, and what ranks that differ are told."""
 
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from collectives.torch import communicator_of
+from collectives.torch import communicator_of, make_group
 from cxlemu.pool import segments
 
 
@@ -21,6 +22,9 @@ def mistakes(rank: int, ranks: int, store: Any) -> dict[str, Any]:
         assert half._get_backend(cpu)._pool.pool is pool
         dist.all_reduce(torch.ones(2), group=half)
         dist.destroy_process_group(half)
+    made, x = make_group(dist.PrefixStore("made", store), ranks - 1 - rank, ranks, timedelta(seconds=60)), torch.ones(2)
+    made.broadcast([x.mul_(rank)], dist.BroadcastOptions()).wait()  # from its rank 0, which is the world's last
+    made.shutdown()
     names = [str(segment) for segment in segments.find(pool.context.pool.name)]
 
     a, b = torch.full((64, 32), rank + 1.0), torch.eye(32)
@@ -56,6 +60,7 @@ def mistakes(rank: int, ranks: int, store: Any) -> dict[str, Any]:
         "mismatch": told(lambda: dist.all_reduce(torch.zeros(10 + 10 * rank))),
         "after": told(lambda: dist.all_reduce(torch.zeros(10))),
         "names": names,
+        "made": x.tolist(),
         "resized": resized,
     }
     dist.destroy_process_group()

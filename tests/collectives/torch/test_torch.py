@@ -51,7 +51,7 @@ def test_gloos_bits_in_calls_and_in_training_and_what_does_not_fit_is_said() -> 
         assert "float32[3] is not 2 times float32[2]" in said["shape"]
         assert "in call 5 of group 0: all_reduce sum float32[" in said["mismatch"]
         assert "was revoked" in said["after"]
-        assert said["names"] == [] and "not resizable" in said["resized"]
+        assert said["names"] == [] and "not resizable" in said["resized"] and said["made"] == [1.0, 1.0]
     gave_up, still = found[0]["timed"]
     assert "Timed out" in gave_up and "rank 1" in gave_up and still == "0:30:00"
 
