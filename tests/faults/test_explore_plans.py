@@ -76,6 +76,8 @@ def test_figures_that_the_reductions_make() -> None:
     assert (found.states, found.transitions) == (27, 26)
     found = explore_plan(plan_of("all_reduce", "two_shot", 6, lines=1))
     assert (found.states, found.transitions) == (529, 528)  # it was a million
+    found = explore_plan(plan_of("all_reduce", "line", 4), hosts=[0, 0, 1, 1])
+    assert (found.verdict, found.states) == (Verdict.OK, 689)  # it was 1,245,891
 
 
 @pytest.mark.deep(rows=lambda ranks: ranks > 3)
@@ -102,6 +104,13 @@ def test_reductions_change_no_verdict_on_what_is_left_of_a_plan_without_one_inst
         reduced = explore_plan(calls)
         assert reduced.verdict == explore_plan(calls, ample=False).verdict, op
         assert reduced.verdict == explore_plan(calls, ample=False, checked_reads=False).verdict, op
+
+
+@with_rows(("all_gather", "line", (0, 0)), ("barrier", "line", (0, 0)), ("broadcast", "all", (0, 0, 1)))
+def test_nor_do_they_where_ranks_share_a_host(collective: str, variant: str, hosts: tuple[int, ...]) -> None:
+    for op, mutant in deletions(plan_of(collective, variant, len(hosts), lines=1, slots=1)):
+        reduced = explore_plan([mutant] * 2, hosts)
+        assert reduced.verdict == explore_plan([mutant] * 2, hosts, ample=False).verdict, op
 
 
 @pytest.mark.deep

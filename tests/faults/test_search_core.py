@@ -119,6 +119,68 @@ def test_random_programs_have_the_same_outcomes_however_they_are_searched(progra
     compare(program)
 
 
+# -- ranks of one host that ring and hear each other's doorbells, with a payload or without
+
+BELLS = (Word("p", 0), Word("f", 0), Word("q", 1), Word("g", 1))
+NEIGHBOURS = st.sampled_from(
+    [((0, 0), (0, 1)), ((0, 0), (0, 1), (1, 2)), ((0, 0), (0, 1), (0, 2)), ((0, 0), (0, 0), (1, 1))]
+)
+
+
+@st.composite
+def neighbours(draw: st.DrawFn) -> MachineProgram:
+    """Messages under rising flags, each line's from one thread or from several; at times with a step put in."""
+    places = draw(NEIGHBOURS)
+    threads: list[list[Step]] = [[] for _ in places]
+    some = st.integers(0, len(places) - 1)
+    writers = [draw(st.one_of(st.just(some), st.builds(st.just, some))) for _ in range(LINES)]
+    for value in range(1, draw(st.integers(2, 4))):
+        line, hears = draw(st.integers(0, 1)), draw(some)
+        flag, payload = 2 * line + 1, 2 * line
+        threads[draw(writers[line])] += [Step(Do.STORE, payload, value)] * draw(st.booleans()) + [
+            Step(Do.SIGNAL, flag, value)
+        ]
+        threads[hears].append(Step(Do.WAIT, flag, value))
+        looks = draw(st.sampled_from([(), (payload, value), (0, -1)]))  # (0, -1): at what perhaps another rank heard of
+        if looks:
+            threads[hears] += [Step(Do.INVALIDATE, 0)] * (looks[1] < 0) + [Step(Do.LOAD, looks[0], 0, hears, looks[1])]
+    if draw(st.booleans()):
+        thread = draw(some)
+        threads[thread].insert(draw(st.integers(0, len(threads[thread]))), _own(draw(STEPS), thread))
+    straight = (Straight(host, rank, f"{t}", tuple(threads[t])) for t, (host, rank) in enumerate(places))
+    return MachineProgram(tuple(straight), BELLS, ("line 0", "line 1"), ("r0", "r1", "r2"))
+
+
+@examples(60)
+@given(neighbours())
+def test_doorbells_among_ranks_of_a_host_are_judged_however_they_are_searched(program: MachineProgram) -> None:
+    compare(program)
+
+
+@with_rows(((), ()), ((Step(Do.WAIT, 4, 1),), (Step(Do.SIGNAL, 4, 1),)))  # the wait comes behind one that has begun
+def test_a_wait_on_the_writers_host_proves_nothing_to_other_hosts(
+    first: tuple[Step, ...], lets: tuple[Step, ...]
+) -> None:
+    """Unless it begins before the payload is stored, it is over only once the line has arrived."""
+    tells = (Step(Do.STORE, 0, 1), Step(Do.SIGNAL, 1, 1))
+    passes_on = (*first, Step(Do.WAIT, 1, 1), Step(Do.SIGNAL, 3, 1))
+    looks = (*lets, Step(Do.WAIT, 3, 1), Step(Do.INVALIDATE, 0), Step(Do.LOAD, 0, expect=1))
+    threads = tuple(Straight(t // 2, t, f"{t}", steps) for t, steps in enumerate((tells, passes_on, looks)))
+    program = MachineProgram(threads, (*BELLS, Word("h", 2)), ("line 0", "line 1", "line 2"))
+    compare(program)
+    assert core.explore(Machine(program)).verdict == Verdict.VIOLATION
+
+
+def test_a_host_that_waits_for_an_event_of_another_does_not_go_first() -> None:
+    waits = (Step(Do.AWAIT, 0), Step(Do.STORE, 0, 2))
+    looks = (Step(Do.LOAD, 0, register=0), Step(Do.STORE, 2, 2))
+    tells = (Step(Do.STORE, 2, 1), Step(Do.RECORD, 0))
+    threads = tuple(Straight(t // 2, t, f"{t}", steps) for t, steps in enumerate((waits, looks, tells)))
+    program = MachineProgram(threads, BELLS, ("line 0", "line 1"), ("r0",))
+    compare(program)
+    assert {end.registers for end in core.explore(Machine(program)).outcomes} == {(0,), (2,)}
+
+
 # -- messages that are right, with one thing wrong: what reductions are made for
 
 

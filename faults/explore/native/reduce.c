@@ -1,5 +1,5 @@
-/* Singleton ample sets: finds one move that may be made first, because that takes nothing away from what others could do
- * before it.
+/* Ample sets: finds one move that may be made first, because that takes nothing away from what others could do before it; or
+ * else a host, of whose moves one may be made first.
  *
  * What others can do before thread t moves is bounded: they cannot pass a wait for what only t will signal. So each rule
  * looks at which lines others may touch before, and how. A move that is made first may leave *more* possible than one that
@@ -12,9 +12,11 @@
 #include "search.h"
 
 enum { NOBODY = 0xFF, NEVER = 0xFFFF };
+enum { ANY_LINE = -2 };
 
-/* How other threads may touch a line, as bits. */
+/* How other threads may touch a line, as bits. BEGUN_WAITS: blocked ones of other ranks of the host, which have flushed it. */
 enum { STORES = 1, SIGNALS = 2, PEEKS = 4, WAITS = 8, BLOCKED_WAITS = 16, WAITS_OF_OTHER_RANKS = 32, OTHERWISE = 64 };
+enum { BEGUN_WAITS = 128 };
 
 /* What a wait needs: it is passed only when this thread has gone beyond this node. */
 typedef struct {
@@ -26,6 +28,7 @@ struct reduction {
     need *needs[THREADS_MAX]; /* by thread and node */
     uint8_t *steady; /* by line: the words that only rise, where all writers are on one host */
     uint8_t *unread; /* by line: the words that no thread loads, although some may wait for them */
+    uint8_t *bell; /* by line: whether it holds but words that rise and are waited for, each with its payload */
     uint8_t *near, *far; /* by line: how threads of the same host, and of others, may touch it */
     uint16_t reach[THREADS_MAX]; /* by thread: the last node that it can get to */
     uint64_t held; /* threads whose fences wait for the line that does not land */
@@ -88,15 +91,27 @@ static void note_unread(const search *s, uint8_t *unread) {
                 unread[s->threads[t].nodes[k].line] &= (uint8_t)~(1u << s->threads[t].nodes[k].word);
 }
 
+/* A payload's store is followed at once by its signal, so that whoever sees the one may as well see the other. */
+static void note_bells(const search *s, reduction *r) {
+    memset(r->bell, 1, (size_t)s->line_count);
+    for (int t = 0; t < s->thread_count; t++)
+        for (const node *n = s->threads[t].nodes; n->what != 0; n++) {
+            bool rings = n->what == SIGNAL && (r->steady[n->line] & r->unread[n->line]) >> n->word & 1;
+            bool told = n->what == STORE && n[1].what == SIGNAL && n[1].line == n->line;
+            if (writes(n) && !rings && !told) r->bell[n->line] = 0;
+        }
+}
+
 reduction *reduction_begin(const search *s) {
     reduction *r = calloc(1, sizeof *r);
     if (r == NULL) return NULL;
     size_t lines = (size_t)s->line_count + 1;
     r->steady = calloc(lines, 1);
     r->unread = calloc(lines, 1);
+    r->bell = calloc(lines, 1);
     r->near = calloc(lines, 1);
     r->far = calloc(lines, 1);
-    bool fine = r->steady != NULL && r->unread != NULL && r->near != NULL && r->far != NULL;
+    bool fine = r->steady != NULL && r->unread != NULL && r->bell != NULL && r->near != NULL && r->far != NULL;
     for (int t = 0; fine && t < s->thread_count; t++) {
         const thread *self = &s->threads[t];
         fine = (r->needs[t] = calloc(self->node_count, sizeof(need))) != NULL;
@@ -111,6 +126,7 @@ reduction *reduction_begin(const search *s) {
     }
     note_steady(s, r->steady);
     note_unread(s, r->unread);
+    note_bells(s, r);
     return r;
 }
 
@@ -119,6 +135,7 @@ void reduction_end(reduction *r) {
     if (r != NULL) {
         free(r->steady);
         free(r->unread);
+        free(r->bell);
         free(r->near);
         free(r->far);
     }
@@ -133,14 +150,16 @@ static bool passes(const search *s, const reduction *r, int t, uint16_t at, int 
     const thread *self = &s->threads[t];
     const node *n = &self->nodes[at];
     if (n->what == FENCE && (r->held >> t & 1)) return false;
-    if (n->what != WAIT || n->line != held_line || self->host == host) return true;
-    const line_table *table = &s->lines[held_line];
-    uint8_t shows = table->pools[table->info[s->current[s->at_lines + held_line]].pool][n->word];
+    bool alone = what.thread != NOBODY && s->threads[what.thread].host == host; /* who may satisfy the wait */
+    if (n->what != WAIT || self->host == host || !(held_line == ANY_LINE ? alone : n->line == held_line)) return true;
+    if (!(r->steady[n->line] >> n->word & 1)) return true; /* by an older version */
+    const line_table *table = &s->lines[n->line];
+    uint8_t shows = table->pools[table->info[s->current[s->at_lines + n->line]].pool][n->word];
     return s->values[shows] >= s->values[n->value];
 }
 
-/* Find how far threads can get while the `frozen` ones stay where they are, and what a host has posted of `held_line` does not
- * land: the `held` threads pass no fence. */
+/* Find how far threads can get while the `frozen` ones stay where they are, and what a host has stored to `held_line`, or to
+ * ANY_LINE, does not arrive: the `held` threads pass no fence. */
 static void advance(const search *s, reduction *r, uint64_t frozen, uint64_t held, int held_line, int host) {
     r->held = held;
     for (int t = 0; t < s->thread_count; t++) r->reach[t] = s->current[t] >> 1;
@@ -178,7 +197,9 @@ static void look_ahead(const search *s, reduction *r, int self, uint8_t host, ui
             const node *n = &other->nodes[k];
             bool passed = k < r->reach[t];
             r->fences |= n->what == FENCE && other->rank == rank;
-            if (on_a_line(n) && (passed || n->what == WAIT))
+            bool begun = !passed && n->what == WAIT && s->current[t] == (k << 1 | 1) && other->host == host;
+            if (begun && other->rank != rank) touched[n->line] |= BEGUN_WAITS;
+            else if (on_a_line(n) && (passed || n->what == WAIT))
                 touched[n->line] |= touch(s, n, passed, other->rank != rank);
         }
     }
@@ -245,14 +266,27 @@ static bool fence_first(const search *s, const reduction *r, uint8_t rank) {
 
 static bool wait_first(search *s, const node *n, const place *p) {
     bool changes, rises = s->reduction->steady[n->line] >> n->word & 1;
-    return possible(s, n, n->action, &changes) && rises && (!changes || !(p->near & ~(WAITS | BLOCKED_WAITS)));
+    uint8_t may = WAITS | BLOCKED_WAITS;
+    if (s->reduction->bell[n->line] && p->quiet) may |= WAITS_OF_OTHER_RANKS | BEGUN_WAITS;
+    return possible(s, n, n->action, &changes) && rises && (!changes || !(p->near & ~may));
+}
+
+/* Whether a wait's flush may go first although others of the host will ring its doorbell: what they have not yet stored does
+ * not hold this rank's fences. A later flush might post a payload early, which is as good as seeing it with its signal. */
+static bool looks_first(const search *s, int t, const node *n, const place *p) {
+    bool streams = false;
+    for (int u = 0; u < s->thread_count; u++) streams |= u != t && s->threads[u].rank == s->threads[t].rank;
+    return n->what == WAIT && s->reduction->bell[n->line] && !streams && !p->dirty && !p->nt && !(p->near & OTHERWISE);
 }
 
 /* Whether a signal may go first. If its line is dirty, an eviction before it would show the payload under the old flag. Where
- * flags only rise and are only waited for, a rank that sees that may as well see the new flag. */
+ * flags only rise and are only waited for, a rank that sees that may as well see the new flag. A wait of the same host that
+ * begins before it is held by the payload; after it, by both, which arrive together. */
 static bool signal_first(const search *s, int t, const node *n, const place *p) {
     bool rises = s->reduction->steady[n->line] >> n->word & 1, unread = s->reduction->unread[n->line] >> n->word & 1;
-    bool alone = !(p->near & ~(WAITS | BLOCKED_WAITS)) && (!p->near || rises) && !p->nt;
+    uint8_t may = WAITS | BLOCKED_WAITS;
+    if (s->reduction->bell[n->line]) may |= BEGUN_WAITS | (p->dirty ? WAITS_OF_OTHER_RANKS : 0);
+    bool alone = !(p->near & ~may) && (!p->near || rises) && !p->nt;
     return p->quiet && alone && (!p->dirty || (rises && unread)) && holds_nobody(s, t, n, p);
 }
 
@@ -267,7 +301,8 @@ static bool goes_first(search *s, int t, const node *n) {
     look_ahead(s, r, t, self->host, self->rank);
     if (n->what == FENCE) return fence_first(s, r, self->rank);
     const place p = place_of(s, r, n->line, self->host);
-    if (two_moves(n->what) && !begun) return possible(s, n, n->flush, &changes) && flush_first(s, t, n, &p, changes);
+    if (two_moves(n->what) && !begun)
+        return possible(s, n, n->flush, &changes) && (flush_first(s, t, n, &p, changes) || looks_first(s, t, n, &p));
     switch (n->what) {
     case FLUSH:
     case FLUSH_KEEP: return possible(s, n, n->action, &changes) && flush_first(s, t, n, &p, changes);
@@ -276,7 +311,7 @@ static bool goes_first(search *s, int t, const node *n) {
     case LOAD:
         if (touch(s, n, true, false) == PEEKS) return p.quiet && !p.nt && !(p.near & (STORES | SIGNALS));
         return p.quiet && !p.nt && !p.near;
-    case STORE: return p.quiet && !p.nt && !p.near && !p.dirty;
+    case STORE: return p.quiet && !p.nt && !(p.near & ~(r->bell[n->line] ? BEGUN_WAITS : 0)) && !p.dirty;
     case SIGNAL: return signal_first(s, t, n, &p);
     default: /* STORE_NT */ return p.quiet && !p.near && !p.dirty && !r->fences;
     }
@@ -292,6 +327,29 @@ static bool lands_first(search *s, int line, uint8_t host) {
     return lands_unnoticed(s, held, line, host);
 }
 
+/* -- all moves of a host's threads and caches: whichever comes first may come before all that other hosts do until then */
+
+static bool host_first(const search *s, uint8_t host) {
+    reduction *r = s->reduction;
+    uint64_t frozen = 0;
+    for (int t = 0; t < s->thread_count; t++) frozen |= (uint64_t)(s->threads[t].host == host) << t;
+    advance(s, r, frozen, 0, ANY_LINE, host);
+    look_ahead(s, r, -1, host, NOBODY);
+    for (int t = 0; t < s->thread_count; t++) {
+        const node *n = &s->threads[t].nodes[s->current[t] >> 1];
+        need what = r->needs[t][s->current[t] >> 1];
+        if (!(frozen >> t & 1)) continue;
+        if (on_a_line(n) && !place_of(s, r, n->line, host).quiet) return false;
+        if (n->what == AWAIT && (what.thread == NOBODY || s->threads[what.thread].host != host)) return false;
+    }
+    for (int line = 0; line < s->line_count; line++) {
+        const place p = place_of(s, r, line, host);
+        bool arrives = p.dirty || p.posted || p.nt;
+        if (arrives && (!p.quiet || (p.far & ~(PEEKS | BLOCKED_WAITS | WAITS_OF_OTHER_RANKS)))) return false;
+    }
+    return true;
+}
+
 chosen_move reduction_choose(search *s) {
     for (int t = 0; t < s->thread_count; t++)
         if (goes_first(s, t, &s->threads[t].nodes[s->current[t] >> 1]))
@@ -304,5 +362,7 @@ chosen_move reduction_choose(search *s) {
                 lands_first(s, line, table->actions[k].host))
                 return (chosen_move){.thread = -1, .line = line, .nature = k};
     }
-    return ALL_MOVES;
+    for (int host = 0; s->w.lazy && host < s->w.hosts; host++)
+        if (host_first(s, (uint8_t)host)) return (chosen_move){-1, -1, -1, (host_set)(1u << host)};
+    return (chosen_move){-1, -1, -1, ALL_HOSTS};
 }

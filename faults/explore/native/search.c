@@ -335,20 +335,28 @@ static void stuck(search *s, enum finding finding, uint32_t state) {
         s->finding_thread++;
 }
 
+/* Make all moves of these hosts' threads and caches. Return as `arrive` does. */
+static bool expand_hosts(search *s, host_set hosts) {
+    for (int t = 0; t < s->thread_count; t++)
+        if ((hosts >> s->threads[t].host & 1) && !step(s, t)) return false;
+    for (int line = 0; line < s->line_count; line++) {
+        const line_table *table = &s->lines[line];
+        uint64_t nature = table->info[s->current[s->at_lines + line]].nature;
+        for (int number = 0; nature != 0; number++, nature >>= 1)
+            if ((nature & 1) && (hosts >> table->actions[number].host & 1) && !by_nature(s, line, number)) return false;
+    }
+    return true;
+}
+
 /* Make all moves from s->current, or those that suffice. Return as `arrive` does. */
 static bool expand(search *s) {
-    chosen_move only = s->reduction != NULL ? reduction_choose(s) : ALL_MOVES;
+    chosen_move only = s->reduction != NULL ? reduction_choose(s) : (chosen_move){-1, -1, -1, ALL_HOSTS};
     if (only.thread >= 0) return step(s, only.thread);
     if (only.line >= 0) return by_nature(s, only.line, only.nature);
-    for (int t = 0; t < s->thread_count; t++)
-        if (!step(s, t)) return false;
-    for (int line = 0; line < s->line_count; line++) {
-        uint64_t nature = s->lines[line].info[s->current[s->at_lines + line]].nature;
-        for (int number = 0; nature != 0; number++, nature >>= 1)
-            if ((nature & 1) && !by_nature(s, line, number)) return false;
-    }
+    if (!expand_hosts(s, only.hosts)) return false;
+    if (only.hosts != ALL_HOSTS && s->is_obliged) return true;
     s->is_whole = true;
-    return true;
+    return expand_hosts(s, (host_set)~only.hosts);
 }
 
 /* Visit a state. Return false when the search is over: with a finding, or in trouble. */
@@ -476,7 +484,7 @@ bool search_retrace(search *s, uint32_t state) {
         s->at = k == 0 ? 0 : way[k - 1];
         t->begin = t->count;
         rows_get(&s->states, way[k], t->to);
-        t->found = false;
+        t->found = s->is_obliged = false;
         rows_get(&s->states, s->at, s->current);
         expand(s);
         fine = t->found;

@@ -9,6 +9,7 @@ enum { THREADS_MAX = 32, LINES_MAX = 1024, REGISTERS_MAX = 64, EVENTS_MAX = 1024
 enum { VALUES_MAX = 255, CRASHED = 0xFFFF, NO_NODE = 0xFFFF };
 enum { ARRIVED_MAX = 32 };
 enum { NO_LINE = -1 }; /* of a step that touches no line */
+enum { ALL_HOSTS = 0xFF };
 
 /* A thread at a node. */
 typedef struct {
@@ -63,10 +64,9 @@ enum stopped { EXHAUSTED, FOUND, STATES_SPENT, BYTES_SPENT, SECONDS_SPENT, IN_TR
 /* Which moves from a state suffice (reduce.c). */
 typedef struct {
     int thread; /* the step of this thread, if it is not -1 */
-    int line, nature; /* else this move of nature, if it is not -1; else all moves */
+    int line, nature; /* else this move of nature, if it is not -1 */
+    host_set hosts; /* else all moves of these hosts, or of all hosts where none of these must happen */
 } chosen_move;
-
-static const chosen_move ALL_MOVES = {-1, -1, -1};
 
 typedef struct reduction reduction;
 
