@@ -100,7 +100,7 @@ def run(ctx: click.Context, asked: ProveFlags) -> None:
         with budget.told_by(own_report):
             questions = budget.on(chosen.questions)()
         with answers_of(questions, budget.on(judge), asked.jobs) as answers, own_report, budget.told_by(own_report):
-            own_report.prove(questions, answers)
+            own_report.prove(questions, budget.each(answers))
         budget.interruption.exit(ctx, own_report.exit_code, own_report.left)
     if asked.cluster is not None:
         raise ArgumentError(
@@ -181,7 +181,7 @@ def _prove(
 ) -> NoReturn:
     """Prove cases, and exit. Raises WorkerLostError if a worker was killed."""
     with rows_of(cases, jobs) as rows, report, budget.told_by(report):
-        for row in rows(report):
+        for row in budget.each(rows(report)):
             report.add(row)
     budget.interruption.exit(ctx, report.verdict.exit_code, report.left)
 
@@ -204,6 +204,13 @@ class _Budget:
                 return function(*args, **kwargs)
 
         return called
+
+    def each(self, rows: Iterator[T]) -> Iterator[T]:
+        """Yield rows; raise BudgetSpentError where one is waited for when the seconds have passed: a worker looks at
+        its clock only now and then."""
+        bring = self.on(next)
+        while (row := bring(rows, None)) is not None:
+            yield row
 
     @contextmanager
     def told_by(self, report: ProveReport | MatrixReport) -> Iterator[None]:

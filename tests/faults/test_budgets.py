@@ -117,6 +117,17 @@ def test_ends_are_judged_without_working_out_the_schedule_of_each() -> None:
     assert asked == [] and len(seen.outcomes) > 0
 
 
+# --- proofs
+
+
+def test_a_row_that_no_worker_brings_is_waited_for_within_the_budget() -> None:
+    never: Future[str] = Future()
+    brought = prove_run._Budget(0.01).each(future.result(timeout=20) for future in [never])
+    with pytest.raises(BudgetSpentError):
+        next(brought)
+    assert list(prove_run._Budget(None).each(iter("ab"))) == ["a", "b"]
+
+
 # --- executions that show what a proof says
 
 

@@ -72,6 +72,10 @@ static void execute(step *s, const record *r, const record *previous) {
     }
 }
 
+static void look(pass *p) {
+    if (p->interrupted()) longjmp(p->stop, INTERRUPTED);
+}
+
 /* Run a stream's instructions up to the first wait that is not satisfied; returns whether any ran. */
 static bool advance(step *s, program *part, int32_t stream) {
     pass *p = s->p;
@@ -87,7 +91,7 @@ static bool advance(step *s, program *part, int32_t stream) {
         }
         execute(s, r, at ? r - 1 : NULL);
         part->position[stream]++, moved = true;
-        if (++p->instructions % LOOKS_AFTER == 0 && p->interrupted()) longjmp(p->stop, INTERRUPTED);
+        if (++p->instructions % LOOKS_AFTER == 0) look(p);
     }
     return moved;
 }
@@ -182,6 +186,7 @@ static bool advance_rank(pass *p, int32_t rank, int32_t horizon) {
             ended &= part->position[stream] == part->lengths[stream];
         }
         if (!ended) break;
+        look(p); /* to end a call takes as long as thousands of instructions */
         end_call(p, rank);
     }
     return moved;
