@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NoReturn, ParamSpec, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -20,18 +20,20 @@ from collectives.builder.recipes import IN_LINES, Recipe, with_checksums
 from collectives.choices import PLAN_SUFFIX, is_plan
 from collectives.cli.targets import check_applies
 from collectives.contracts import COLLECTIVES
-from collectives.defaults import EVERY, REGION_BYTES
+from collectives.defaults import EVERY
 from collectives.layouts import world_layout
 from collectives.sweep.sweep import Case, Sweep, last_size, size_steps
 from cxlemu.budget import BudgetSpentError, within
 from cxlemu.cli.interruption import Interruption
-from cxlemu.errors import ArgumentError
-from cxlemu.plan import Call
+from cxlemu.errors import ArgumentError, DeclinedError
+from cxlemu.plan import Call, Layout
 from cxlemu.plan.checksums import check_integrity
 from cxlemu.plan.reduction import not_folded
+from cxlemu.rounding import round_up
 from cxlemu.topology import Topology
 from cxlemu.topology.clusters import cluster_sizes
-from cxlemu.units import counted, format_numbers
+from cxlemu.topology.fields import PAGE_BYTES
+from cxlemu.units import counted, format_numbers, typed_bytes
 from faults.choices import MATRIX_HOSTS, MATRIX_RANKS, PROVED_RANKS, PROVED_RANKS_MAX, PROVED_SLOTS_MAX
 from faults.cli.prove import ProveFlags
 from faults.cli.prove_matrix_report import MatrixReport
@@ -42,6 +44,8 @@ from faults.prove import prove
 from faults.prove.cases import prove_case
 from faults.prove.matrix import Matrix, Question, judge
 from faults.prove.products import ProductCase, product_case
+from faults.prove.proof import Proof
+from faults.prove.rounds import ASKING, loops_of
 
 BYTES = 4096
 IDLE_FOR_PRODUCTS = ("minbytes", "maxbytes", "stepfactor", "config")
@@ -124,7 +128,7 @@ def run(ctx: click.Context, asked: ProveFlags) -> None:
             "matrix products are proved without -d, -o, -r, --in-place, --integrity and --region-bytes: leave them out"
         )
     plans = [
-        (world_layout(topology, count, region_bytes=asked.region_bytes or REGION_BYTES), case, recipe)
+        (_ring(topology, count, asked.region_bytes), case, recipe)
         for count in ranks
         for case in _each(sweep, named, asked.variant, count)
         for case in [case if asked.in_place is None else replace(case, in_place=asked.in_place)]
@@ -146,7 +150,7 @@ def run(ctx: click.Context, asked: ProveFlags) -> None:
         [asked.config] * bool(plans) + ["their own"] * bool(products)
     )  # rings that suit small matrices
     cases = [
-        ToProve(case, budget.on(partial(prove_case, recipe, layout, call, roots=roots)))
+        ToProve(case, budget.on(partial(_proved, topology, recipe, layout, call, roots=roots)))
         for layout, case, recipe in plans
         for call in [replace(case.call, algorithm=recipe.name, in_place=case.in_place, root=(roots or (0,))[0])]
     ]
@@ -155,6 +159,34 @@ def run(ctx: click.Context, asked: ProveFlags) -> None:
     left = left._replace(sentences=[*left.sentences, *last_size(sizes or (), asked.maxbytes)])
     report = ProveReport(len(cases), asked.json_file, asked.integrity, machine=machine, roots=roots, left_out=left)
     _prove(ctx, cases, asked.jobs, report, budget)
+
+
+def _ring(topology: Topology, ranks: int, region_bytes: int | None) -> Layout:
+    """Lay out a world's ring; one that is asked for has room whatever memory the emulation has: a proof takes none."""
+    if region_bytes is None:
+        return world_layout(topology, ranks)
+    room = round_up(max(topology.card_bytes, 16 * region_bytes // topology.pool_card_count), PAGE_BYTES)
+    emulation = topology.emulation.model_copy(update={"card_bytes": room})
+    return world_layout(topology.model_copy(update={"emulation": emulation}), ranks, region_bytes=region_bytes)
+
+
+def _proved(topology: Topology, recipe: Recipe, layout: Layout, call: Call, **options: Any) -> Proof:
+    """Prove a case. Raises ArgumentError for a ring that is too small, and names one that is large enough."""
+    try:
+        return prove_case(recipe, layout, call, **options)
+    except DeclinedError as error:
+        sizes = (layout.slots * layout.slot_bytes * times for times in (2, 4, 8, 16, 32, 64))
+        enough = (
+            f"; --region-bytes={typed_bytes(size)} is enough" for size in sizes if _fits(topology, recipe, call, size)
+        )
+        raise ArgumentError(f"{error}{next(enough, '')}") from error
+
+
+def _fits(topology: Topology, recipe: Recipe, call: Call, region_bytes: int) -> bool:
+    try:
+        return recipe.builder in ASKING and bool(loops_of(recipe, _ring(topology, call.ranks, region_bytes), call))
+    except DeclinedError:
+        return False
 
 
 def _left_out(asked: ProveFlags, named: Sequence[str], ranks: Sequence[int], calls: Sequence[Call]) -> NotDone:

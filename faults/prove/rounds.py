@@ -57,8 +57,8 @@ class AskingInBatches(Asking, Batches):
 ASKING: dict[type[Builder], type[Asking]] = {Builder: Asking, Batches: AskingInBatches}
 
 
-def _loops(recipe: Recipe, layout: Layout, call: Call) -> list[tuple[int, int]]:
-    """The bytes of each loop, and of a round of it."""
+def loops_of(recipe: Recipe, layout: Layout, call: Call) -> list[tuple[int, int]]:
+    """Return the bytes of each loop, and of a round of it. Raises DeclinedError where a slot has no room for them."""
     builder = ASKING[recipe.builder](call, layout, recipe.spec, call.root)
     recipe.algorithm(builder)
     return [(loop.nbytes, builder._plan_areas(*loop)[0]) for loop in builder.loops]
@@ -69,7 +69,7 @@ def shortened(recipe: Recipe, layout: Layout, call: Call) -> tuple[Plan, int]:
     whole = build(recipe, layout, call), 0
     if recipe.source or recipe.builder not in ASKING or recipe.spec.takes_heap or call.ranks == 1:
         return whole
-    loops = _loops(recipe, layout, call)
+    loops = loops_of(recipe, layout, call)
     # Two laps, and as many rounds as it takes until the builder repeats them as columns, the last one being a part.
     enough = max(2 * layout.slots + 3, layout.slots + APART + LEAST + 1)
     if len(loops) != 1 or -(-loops[0][0] // loops[0][1]) <= 2 * enough:
@@ -78,7 +78,7 @@ def shortened(recipe: Recipe, layout: Layout, call: Call) -> tuple[Plan, int]:
     less = -(-nbytes // piece) - enough
     for share in (piece, piece * call.ranks):  # a loop goes over a block, or over each rank's slice of it
         fewer = replace(call, nbytes=call.nbytes - less * share)
-        if fewer.nbytes > 0 and _loops(recipe, layout, fewer) == [(nbytes - less * piece, piece)]:
+        if fewer.nbytes > 0 and loops_of(recipe, layout, fewer) == [(nbytes - less * piece, piece)]:
             longer, shorter = (build(recipe, layout, replace(fewer, nbytes=fewer.nbytes + more)) for more in (share, 0))
             if _one_round_more(longer, shorter, enough // 2):
                 return shorter, less

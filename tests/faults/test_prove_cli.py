@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cxlemu.cli import INTERRUPTED
+from cxlemu.topology import Topology
 from faults.cli import prove_run
 from tests.helpers.commands import cxlemu, with_json
 from tests.helpers.tables import with_rows
@@ -54,6 +55,18 @@ def test_all_we_ship_in_every_variant() -> None:
 def test_a_variant_beside_every_one_is_proved_once(named: str, variants: str) -> None:
     proofs = [prove(named, "-n", "2", "--variant", each, "-j", "1").output.split() for each in (variants, "every")]
     assert len(proofs[0]) == len(proofs[1])
+
+
+def test_a_ring_that_is_too_small_is_told_with_one_that_is_large_enough() -> None:
+    asked = ("all_reduce", "--variant", "two_shot", "-n", "16", "-b", "64", "-j", "1")
+    told = prove(*asked, "--region-bytes", "64K", code=2).stderr
+    enough = re.search(r"--region-bytes=(\w+) is enough", told.replace("\n", " "))
+    assert enough and "1 ok" in prove(*asked, "--region-bytes", enough[1]).output
+
+
+def test_a_ring_that_is_asked_for_is_not_cut_to_the_memory_of_the_emulation() -> None:
+    ring = prove_run._ring(Topology.load("six-cards"), 4, 1 << 30)
+    assert ring.slots * ring.slot_bytes > (1 << 30) * 9 // 10
 
 
 def test_sizes_variants_and_in_place(tmp_path: Path) -> None:
