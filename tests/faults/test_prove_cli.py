@@ -59,7 +59,7 @@ def test_a_variant_beside_every_one_is_proved_once(named: str, variants: str) ->
 
 def test_a_ring_that_is_too_small_is_told_with_one_that_is_large_enough() -> None:
     asked = ("all_reduce", "--variant", "two_shot", "-n", "16", "-b", "64", "-j", "1")
-    told = prove(*asked, "--region-bytes", "64K", code=2).stderr
+    told = prove(*asked, "--region-bytes", "16K", code=2).stderr
     enough = re.search(r"--region-bytes=(\w+) is enough", told.replace("\n", " "))
     assert enough and "1 ok" in prove(*asked, "--region-bytes", enough[1]).output
 
