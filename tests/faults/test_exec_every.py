@@ -236,6 +236,23 @@ def test_a_right_program_is_ok_in_every_interleaving(name: str) -> None:
     assert told["every"]["executions"] > 1  # its hosts take turns: kv_index has two
 
 
+# The orders of the reads and writes of a lock, without looks in vain: counted beside, state by state.
+@pytest.mark.parametrize(("lock", "executions"), [("peterson", 5), ("bakery", 9)])
+def test_a_lock_takes_no_execution_for_a_look_in_vain(lock: str, executions: int) -> None:
+    program = build(EXAMPLES / "locks.c")
+    words = f"{program} {lock} 0 2 : {program} {lock} 1 2".split()
+    result = invoke("--pool", "/dev/shm/locks=2M", "--json", "-", "--", *words)
+    assert json.loads(result.stdout)["every"]["executions"] == executions
+
+
+@pytest.mark.deep
+def test_a_lock_of_three_hosts_comes_to_an_end() -> None:
+    program = build(EXAMPLES / "locks.c")
+    words = " : ".join(f"{program} bakery {host} 3" for host in range(3)).split()
+    result = invoke("--pool", "/dev/shm/locks=2M", "--hosts", "3", "--budget", "10m", "--json", "-", "--", *words)
+    assert result.exit_code == 0 and json.loads(result.stdout)["verdict"] == "ok", result.output
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_each_planted_mistake_is_found_and_repeats(name: str) -> None:
     source, flags, pool, *hosts = PROGRAMS[name]

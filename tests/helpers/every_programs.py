@@ -73,7 +73,7 @@ def verdicts(
     evictions: int = 0,
     reduced: bool = True,
 ) -> tuple[Verdicts, int]:
-    """Return how executions end, and how many there are: all, unless there are more than ``most``."""
+    """Return how executions end, and how many there are; or runs, where those are limited to about ``most``."""
 
     def once(turns: Turns, sure: int) -> tuple[RunResult, Trace]:
         result = run(setting, RunChoice(None, 0, turns), servers)
@@ -86,10 +86,10 @@ def verdicts(
             # Kinds of findings are not compared: of two stores in no order, the later one is called dirty at exit.
             if result.ending is not RunEnding.REPEATS:  # another run shows what comes then
                 found.add((seen(result), result.ending, bool(result.findings)))
-            if most is not None and search.executions > most:
+            if most is not None and search.executions + search.repeated > most:
                 break
     assert search.strayed == search.incomplete == 0
-    return found, search.executions
+    return found, search.executions + (0 if most is None else search.repeated)
 
 
 def compared(litmus: Path, seed: int, preemptions: int | None = None) -> tuple[int, int, int, int]:
