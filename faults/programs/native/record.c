@@ -171,10 +171,10 @@ static void add_cycle(int thread, uint64_t since, enum cycle what) {
 
 enum cycle record_cycle(int thread, uint64_t since) {
     const program_area *a = here.area;
+    const uint32_t to = first_behind(UINT64_MAX);
     uint32_t from = first_behind(since);
-    while (from < record_now->count && record_now->entries[from].host != here.host)
-        from++; /* others before its round */
-    if (from < record_now->count) since = record_now->entries[from].number - 1;
+    while (from < to && record_now->entries[from].host != here.host) from++; /* others before its round */
+    if (from < to) since = record_now->entries[from].number - 1;
     enum cycle found = look_at_cycle(thread, from);
     const bool asked = !a->free_from || since + 1 < a->free_from;
     if ((asked || found != CYCLE_WAITS) && turn_alone(thread) && !a->options.coherent[0].end) found = CYCLE_STAYS;
@@ -193,10 +193,11 @@ bool record_repeats(void) {
     const program_area *a = here.area;
     if (!record_now) return false;
     const record_entry *end = record_now->entries + first_behind(UINT64_MAX);
+    const bool broken = a->crashed || damage_armed(a->damage); /* whoever looks again may see something else */
     for (int k = 0; k < a->thread_count; k++) {
-        if (!a->cycles[k].stays) continue;
+        if (!a->cycles[k].stays || turn_state(k) == THREAD_CRASHED) continue;
         for (const record_entry *e = record_now->entries + first_behind(a->cycles[k].stays - 1); e < end; e++)
-            if (fetches(e) && e->host == a->threads[k].host && could_look_again(e, end)) {
+            if (fetches(e) && e->host == a->threads[k].host && (broken || could_look_again(e, end))) {
                 add_cycle(k, a->steps, CYCLE_REPEATS);
                 return true;
             }
