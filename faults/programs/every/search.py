@@ -3,9 +3,9 @@
 Wakeup trees and sleep sets (Abdulla, Aronis, Jonsson, Sagonas: Optimal Dynamic Partial Order Reduction, POPL 2014): a
 run shows which of its events race; for each race some run is made in which the later event comes first, behind all that
 it needs. What has been tried at a place sleeps behind it until an event that conflicts with it; a branch of the tree
-wakes all that sleeps, so hardly any run comes to an execution that another one has shown. With a bound on preemptions there are
-source sets in place of trees, only moves of lines sleep, and a race is also turned round where its thread's turn began
-(Coons, Musuvathi, McKinley: Bounded Partial-Order Reduction, OOPSLA 2013).
+wakes all that sleeps. Only where hosts poll does a run come to an execution that another one has shown. With a bound on
+preemptions there are source sets in place of trees, only moves of lines sleep, and a race is also turned round where
+its thread's turn began (Coons, Musuvathi, McKinley: Bounded Partial-Order Reduction, OOPSLA 2013).
 """
 
 from __future__ import annotations
