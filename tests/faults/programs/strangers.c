@@ -392,11 +392,13 @@ static void signals_write(void) {
     tell(1);
 }
 
-/* A timer that calls a function in a thread of the C library. */
+/* A timer that calls a function in a thread of the C library. Its store is seen on its own host before it is flushed. */
+static volatile int noted;
 static void notes(union sigval value) {
     memcpy(data, value.sival_ptr, TEXT); /* the store */
     flush(data, TEXT);
     tell(1);
+    noted = 1;
 }
 static void notified_write(void) {
     struct sigevent event = {.sigev_notify = SIGEV_THREAD, .sigev_notify_function = notes};
@@ -406,6 +408,7 @@ static void notified_write(void) {
     CHECK(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0 && timer_settime(timer, 0, &soon, NULL) == 0);
     do cxl_invalidate((void *)(uintptr_t)ready, 8);
     while (*ready < 1);
+    while (!noted) sched_yield();
 }
 
 /* C11's threads, and a word that is awaited by a system call, as by the C++ library. */
