@@ -91,7 +91,10 @@ def test_a_look_at_what_keeps_a_host_waiting_may_have_come_earlier(litmus: Path)
     assert {ending for _, ending, _ in found} == {RunEnding.ENDED, RunEnding.NO_PROGRESS} and executions == 2
 
 
-@pytest.mark.parametrize(("words", "executions"), [("z:0 : g:0:1 g:0:0", 3), ("y:0:1 : g:64:2 g:0:2", 6)])
+LOOKS = [("z:0 : g:0:1 g:0:0", 3), ("y:0:1 : g:64:2 g:0:2", 6), ("G:128:1 g:0:2 : v:128:1 w:0:1", 3)]
+
+
+@pytest.mark.parametrize(("words", "executions"), LOOKS)
 def test_a_look_in_vain_is_tried_once(litmus: Path, words: str, executions: int) -> None:
     assert verdicts(setting(litmus, words))[1] == executions
 

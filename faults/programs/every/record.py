@@ -233,7 +233,7 @@ class _Reader:
             if cycle.what == _WAITS:
                 self._waits[cycle.thread] = lines
                 self._now = None
-            self._order.waits(cycle.thread, lines, cycle.more)
+            self._order.waits(cycle.thread, lines, cycle.line)
 
     @staticmethod
     def _round(cycle: _Entry, entries: Iterable[_Entry], steps: int) -> RunEvent:

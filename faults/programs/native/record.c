@@ -158,9 +158,10 @@ static enum cycle look_at_cycle(int thread, uint32_t from) {
     return found;
 }
 
-static void add_cycle(int thread, uint64_t since, enum cycle what) {
+static void add_cycle(int thread, uint64_t since, uint64_t looks_since, enum cycle what) {
     const program_area *a = here.area;
     add((record_entry){.number = (uint32_t)a->steps,
+                       .line = (uint32_t)looks_since,
                        .more = (uint32_t)since,
                        .thread = (uint16_t)thread,
                        .kind = RECORD_CYCLE,
@@ -174,11 +175,11 @@ enum cycle record_cycle(int thread, uint64_t since) {
     const uint32_t to = first_behind(UINT64_MAX);
     uint32_t from = first_behind(since);
     while (from < to && record_now->entries[from].host != here.host) from++; /* others before its round */
-    if (from < to) since = record_now->entries[from].number - 1;
+    const uint64_t looks_since = from < to ? record_now->entries[from].number - 1 : since; /* naps are not recorded */
     enum cycle found = look_at_cycle(thread, from);
-    const bool asked = !a->free_from || since + 1 < a->free_from;
+    const bool asked = !a->free_from || looks_since + 1 < a->free_from;
     if ((asked || found != CYCLE_WAITS) && turn_alone(thread) && !a->options.coherent[0].end) found = CYCLE_STAYS;
-    if (found != CYCLE_LOOKS) add_cycle(thread, since, found);
+    if (found != CYCLE_LOOKS) add_cycle(thread, since, looks_since, found);
     return found;
 }
 
@@ -198,7 +199,7 @@ bool record_repeats(void) {
         if (!a->cycles[k].stays || turn_state(k) == THREAD_CRASHED) continue;
         for (const record_entry *e = record_now->entries + first_behind(a->cycles[k].stays - 1); e < end; e++)
             if (fetches(e) && e->host == a->threads[k].host && (broken || could_look_again(e, end))) {
-                add_cycle(k, a->steps, CYCLE_REPEATS);
+                add_cycle(k, a->steps, a->steps, CYCLE_REPEATS);
                 return true;
             }
     }

@@ -7,8 +7,8 @@
 enum { RECORD_MOST = 1 << 21 };
 enum record_kind { RECORD_MOVE = 32, RECORD_BORN = 64, RECORD_CYCLE }; /* other kinds are those of steps */
 
-/* `line`: the first line that a step touches, or the line that moves. `more`: how many lines a step touches; the thread that made
- * this one, or that has ended; the step since which a thread goes round in a cycle. */
+/* `line`: the first line that a step touches, or the line that moves; the step since which a thread looks in a cycle. `more`: how
+ * many lines a step touches; the thread that made this one, or that has ended; the step since which a thread goes round in a cycle. */
 typedef struct {
     uint32_t number, line, more;
     uint16_t thread;
