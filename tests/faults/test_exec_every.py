@@ -99,6 +99,11 @@ def test_a_look_in_vain_is_tried_once(litmus: Path, words: str, executions: int)
     assert verdicts(setting(litmus, words))[1] == executions
 
 
+def test_a_line_that_leaves_where_all_wait_stands_for_no_store_before_it(litmus: Path) -> None:
+    found, _ = verdicts(setting(litmus, "G:128:1 g:0:1 g:0:0 : w:128:1 v:0:1"))
+    assert RunEnding.ENDED in {ending for _, ending, _ in found}
+
+
 # A filter of the system's calls: ioctl with this request fails with ENOTTY, as before Linux 6.11.
 OLD_SYSTEM = """
 import ctypes, os, struct, sys

@@ -358,12 +358,15 @@ def _may_come_first(actor: Actor, step: RunEvent | None, among: Mapping[int, Run
     """Number an actor's step among events of one run that could all come behind it; None: it cannot.
 
     -1 stands beside them: what comes behind it shows as much as without it. Of chance that is not known, as another
-    one may be tried in its place, and as a crash ends what nobody races with.
+    one may be tried in its place, and as a crash ends what nobody races with; nor of what was owed, which is of chance
+    where it comes first.
     """
     its = next((k for k, event in among.items() if event.actor == actor), None)
     if its is not None:
         return its if its in _initials(among) else None
-    return None if step is None or step.by_chance or any(map(step.conflicts, among.values())) else -1
+    if step is None or step.by_chance or step.owed:
+        return None
+    return None if any(map(step.conflicts, among.values())) else -1
 
 
 def _insert(tree: list[Branch], events: Mapping[int, RunEvent]) -> None:
