@@ -68,20 +68,17 @@ def compiler_arguments(language: str, words: Sequence[str], *, clang: bool) -> l
         return list(words)
     links = [] if any(word in _NO_LINK for word in kept) else ["-Xlinker", "--no-as-needed", "-Xlinker"]
     links += [str(library_path())] if links else []  # which may have a comma
-    return [*_compiles(kept, clang), *kept, *links]
+    return [*_compiles(clang), *kept, *links]
 
 
-def _compiles(words: Sequence[str], clang: bool) -> list[str]:
+def _compiles(clang: bool) -> list[str]:
     # gcc's flag reaches the compiler proper only: given to its driver, it would link the sanitizer's runtime.
     flags = ["-fsanitize=thread", "-fno-sanitize-link-runtime"] if clang else ["-Wp,-fsanitize=thread"]
     flags.append("-fno-plt")  # each load and store is a call
     flags += ["-fno-builtin", "-DCXLEMU_PROGRAM", "-isystem", str(program.include_dir())]
     flags.append(f"-I{NATIVE / 'stand-ins'}")  # before a CUDA or HIP that is installed
     flags += ["-include", str(NATIVE / "calls.h"), "-include", str(NATIVE / "announce.h")]
-    if clang:
-        flags.append("-gdwarf-4")  # addr2line knows the inlined functions of clang's version 5 in part only
-    elif not any(word.startswith("-g") for word in words):
-        flags.append("-g")  # reports name lines
+    flags.append("-gdwarf-4")  # addr2line misses inlined functions in clang's version 5, and mistakes a file in gcc's
     if clang:
         flags += ["-fno-integrated-as", "-mprefer-vector-width=128", "-fno-vectorize", "-fno-slp-vectorize"]
         flags += ["-mllvm", "-tsan-instrument-read-before-write"]  # also the load of an increment

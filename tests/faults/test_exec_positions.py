@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cxlemu import program
+from faults.programs.area import CodePlace
 from faults.programs.findings import ROLES, ProgramFinding
 from faults.programs.positions import located
 from faults.programs.result import RunChoice, RunResult
@@ -57,6 +58,21 @@ def test_functions_that_clang_inlined_in_a_binary_have_the_programs_line(tmp_pat
     subprocess.run(["clang++", *flags, str(source), "-o", str(its)], check=True, timeout=240)
     told = {line for _, line in lines_of(source, ran(f"{its} /dev/dax0.0 w : {its} /dev/dax0.0 r", FIRST))}
     assert "std::iota(mine.begin(), mine.end(), r * 100 + k);" in told
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_a_function_of_a_header_stands_in_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: str
+) -> None:
+    use_compiler(monkeypatch, compiler)
+    header, source = tmp_path / "put.h", tmp_path / "put.c"
+    header.write_text("static __attribute__((noinline)) void put(volatile int *at) { *at = 1; }\n")
+    source.write_text('#include "put.h"\nint main(void) {\n    int x;\n    put(&x);\n    return x;\n}\n')
+    its = build(source)
+    listed = subprocess.run(["nm", str(its)], capture_output=True, text=True, check=True).stdout
+    (first,) = [int(line.split()[0], 16) for line in listed.splitlines() if line.endswith(" put")]
+    (place,) = located([CodePlace(str(its), first, "", 0)])
+    assert place is not None and (Path(place.at.file).name, place.at.line) == ("put.h", 1)
 
 
 @pytest.mark.skipif(shutil.which("rustc") is None, reason="there is no rustc")
