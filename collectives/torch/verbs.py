@@ -15,6 +15,7 @@ from collectives.torch import tensors as of
 from collectives.torch.folds import Reduction, fold_of
 from collectives.torch.order import CallOrder
 from collectives.torch.work import Result, Together, Work
+from cxlemu.errors import ArgumentError
 
 Run = Callable[[], None]
 T = TypeVar("T")
@@ -87,7 +88,12 @@ class GroupVerbs:
         def run() -> None:
             mine = tensor.coalesce()
             indices, values = mine.indices(), mine.values()
-            counts = self.comm.all_gather(of.as_array(torch.tensor([values.shape[0]])))[:, 0].tolist()
+            about = torch.tensor([values.shape[0], *tensor.shape])
+            rows = self.comm.all_gather(of.as_array(about)).tolist()
+            counts, (first, *others) = [count for count, *_ in rows], [shape for _, *shape in rows]
+            for rank, shape in enumerate(others, 1):
+                if shape != first:
+                    raise ArgumentError(f"rank 0 has a sparse tensor of {first}, rank {rank} one of {shape}")
             every = []
             for part in (indices.t().contiguous(), values):
                 row = part[0].numel() if part.shape[0] else int(torch.tensor(part.shape[1:]).prod())

@@ -66,6 +66,16 @@ def roots(rank: int, ranks: int, store: Any, way: str) -> str:
     return ""
 
 
+def shapes(rank: int, ranks: int, store: Any) -> str:
+    """The ranks' sparse tensors have as many elements, of other shapes: rank 0 has no room for rank 1's index 5."""
+    dist.init_process_group("cxl", store=store, rank=rank, world_size=ranks)
+    try:
+        dist.all_reduce(torch.sparse_coo_tensor([[0, 4 + rank]], torch.ones(2), (5 + rank,)))
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def busy(_: Any) -> None:
     """Be in C++ for a while."""
     end = time.monotonic() + 0.5

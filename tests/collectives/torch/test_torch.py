@@ -172,6 +172,11 @@ def test_a_call_after_one_in_which_ranks_differed_names_that_one(way: str) -> No
         assert f"all_reduce sum float32[3], after broadcast from {rank}: " in said
 
 
+def test_sparse_tensors_of_several_shapes_are_refused_by_every_rank() -> None:
+    for rank, said in enumerate(torch_ranks(f"{HERE}.peers:shapes", ranks=2, **SHM)):
+        assert f"on rank {rank}: rank 0 has a sparse tensor of [5], rank 1 one of [6]" in said
+
+
 @pytest.mark.parametrize("hooked", ["", pytest.param("ddp", marks=pytest.mark.deep)])
 def test_a_peer_that_ends_with_exit_code_0_is_an_error_of_the_others(hooked: str) -> None:
     """The group's timeout, 30 minutes, is not waited for; DDP makes a RuntimeError of the group's error."""
