@@ -18,7 +18,7 @@ from faults.torch.launch import Round
 LINE_MAX = 480
 COLUMN_CHARS = 60
 OF_TORCH = re.compile(r"^RuntimeError: Got the following error when running the callback: ")  # what it puts before ours
-OF_GROUPS = re.compile(r"^\w*Error: cxl: rank \d+ in |^ContractError: ")
+OF_GROUPS = re.compile(r"^\w*Error: cxl: rank \d+ in |^ContractError: |^RuntimeError: \[\S*/gloo/transport/")
 WAITS = re.compile(r"; rank \d+ waits in \[.*")
 
 Event = dict[str, Any]

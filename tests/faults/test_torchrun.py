@@ -315,6 +315,18 @@ def test_a_groups_error_is_whole_and_has_no_cause_where_all_ranks_differ(
     assert "cause:" not in printed and "after" not in printed.splitlines()[0]
 
 
+def test_gloo_that_lost_a_rank_is_not_the_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lost = error(1, "RuntimeError: [/a/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:40329", 20)
+    timeout = error(0, "DistBackendError: cxl: rank 0 " + WAITED.format("Timed out waiting: rank 0 waited 8 s"), 20)
+    assert not tell([lost, timeout], [Round({0: 6.0, 1: 7.0}, {0: 1, 1: 1})], tmp_path)
+    assert "cause:" not in capsys.readouterr().out
+    raised = error(2, "KeyError: 17", 17)
+    assert not tell([lost, raised], [Round({1: 7.0, 2: 8.0}, {1: 1, 2: 1})], tmp_path)
+    assert capsys.readouterr().out.endswith(
+        "cause: rank 2: KeyError: 17 (bug.py line 17); rank 1 failed in calls with it\n"
+    )
+
+
 @with_rows((None, 3), (KeyboardInterrupt(), 130), (SystemExit(143), 143), (ArgumentError("no"), 2))
 @pytest.mark.parametrize("call", [False, True])
 def test_a_folder_stays_only_where_a_call_is_kept_in_it(
