@@ -26,6 +26,8 @@ from faults.programs.every.record import RecordReader
 from faults.programs.every.saved import RUNS_OWN, restored, saved
 from faults.programs.every.search import Branch, EverySearch, TriedPlace
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
+from faults.programs.run import run
+from faults.programs.servers import ForkServers
 from faults.verdict import Verdict
 from tests.helpers.every_programs import POOL, compared, seen, setting, verdicts
 from tests.helpers.pool_programs import build, on_x86
@@ -102,6 +104,24 @@ def test_a_look_in_vain_is_tried_once(litmus: Path, words: str, executions: int)
 def test_a_line_that_leaves_where_all_wait_stands_for_no_store_before_it(litmus: Path) -> None:
     found, _ = verdicts(setting(litmus, "G:128:1 g:0:1 g:0:0 : w:128:1 v:0:1"))
     assert RunEnding.ENDED in {ending for _, ending, _ in found}
+
+
+def test_a_run_that_another_one_repeats_ends_before_the_step_at_which_that_is_seen(litmus: Path) -> None:
+    its, early = setting(litmus, "y:0:1 : g:64:2 g:0:2"), 0
+
+    def once(turns: tuple[tuple[int, int], ...], sure: int) -> tuple[RunResult, Trace]:
+        nonlocal early
+        result = run(its, RunChoice(None, 0, turns), servers)
+        trace = record.read(result.record, result.turns, sure)
+        if result.ending is RunEnding.REPEATS:
+            early += 1
+            assert trace.repeats and max(event.number for event in trace.events) < result.steps
+        return result, trace
+
+    with ForkServers() as servers:
+        for _ in EverySearch(once).all():
+            pass
+    assert early
 
 
 # A filter of the system's calls: ioctl with this request fails with ENOTTY, as before Linux 6.11.

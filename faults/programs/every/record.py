@@ -190,7 +190,8 @@ class _Reader:
 
     def _take(self, number: int) -> None:
         """Take up a step, the threads that are born in it, and the cycles that end with it."""
-        for event in self._step(number) if number else ():
+        ends_early = any(cycle.what == _REPEATS for cycle in self._cycles.get(number, ()))  # before the step is made
+        for event in self._step(number) if number and not ends_early else ():
             if event.arrived:
                 event.arrived |= self._together(event.arrived)
                 event.leaves = True
