@@ -347,7 +347,7 @@ def _initials(among: Mapping[int, RunEvent]) -> list[int]:
 
 def _fetched_ahead(among: Mapping[int, RunEvent]) -> set[int]:
     """Number the fetches that no event among these needs, but the last one: they are as well made later."""
-    needed, last = 0, max(among)
+    needed, last = 0, max(among, default=-1)
     for event in among.values():
         needed |= event.before
     moves = {k: event.actor for k, event in among.items() if not isinstance(event.actor, int)}
