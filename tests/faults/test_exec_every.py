@@ -20,7 +20,7 @@ from click.testing import CliRunner, Result
 from cxlemu.cli import main
 from faults.programs.commands import parse_commands, parse_pools
 from faults.programs.every import record
-from faults.programs.every.events import RunEvent, Trace
+from faults.programs.every.events import RunEvent, Trace, copied
 from faults.programs.every.explore import EveryCoverage, EveryLimits, _judge, explore
 from faults.programs.every.record import RecordReader
 from faults.programs.every.saved import RUNS_OWN, restored, saved
@@ -205,6 +205,27 @@ READ = [
 ]
 
 
+def settings_of(litmus: Path, words: str) -> ExecSetting:
+    given, hosts = re.sub(r"(^|::? )", rf"\1{litmus} {POOL} ", words).split(), len(re.findall(" :(?!:)", words)) + 1
+    return ExecSetting(parse_commands(given, hosts), parse_pools([f"{POOL}=2M"]), hosts=hosts, check=False)
+
+
+@pytest.mark.parametrize(("words", "limits"), [*READ, ("y:0:1 : g:64:2 g:0:2", WHOLE)])
+def test_all_that_a_reader_learns_on_its_way_is_kept_for_the_next_run(
+    litmus: Path, monkeypatch: pytest.MonkeyPatch, words: str, limits: EveryLimits
+) -> None:
+    takes, changed = record._Reader._take, set[str]()
+
+    def watched(self: record._Reader, number: int) -> None:
+        before = {name: copied(value) for name, value in vars(self).items() if name not in ("_order", "_marks")}
+        takes(self, number)
+        changed.update(name for name, value in before.items() if vars(self)[name] != value)
+
+    monkeypatch.setattr(record._Reader, "_take", watched)
+    assert [covered.undecided for _, covered in explore(settings_of(litmus, words), limits)][-1] == {}
+    assert changed and changed <= set(record._STATE)
+
+
 @pytest.mark.parametrize(("words", "limits"), READ)
 @pytest.mark.deep(rows=lambda words, limits: limits is not WHOLE)
 def test_a_run_is_read_behind_the_begin_of_another_as_it_is_read_alone(
@@ -229,9 +250,7 @@ def test_a_run_is_read_behind_the_begin_of_another_as_it_is_read_alone(
 
     monkeypatch.setattr(RecordReader, "read", both)
     monkeypatch.setattr(record, "_APART_LEAST", 2)
-    given, hosts = re.sub(r"(^|::? )", rf"\1{litmus} {POOL} ", words).split(), len(re.findall(" :(?!:)", words)) + 1
-    its = ExecSetting(parse_commands(given, hosts), parse_pools([f"{POOL}=2M"]), hosts=hosts, check=False)
-    assert [covered.undecided for _, covered in explore(its, limits)][-1] == {}
+    assert [covered.undecided for _, covered in explore(settings_of(litmus, words), limits)][-1] == {}
     assert sum(begun) > 3
 
 
