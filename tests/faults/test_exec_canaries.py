@@ -14,7 +14,7 @@ from faults.programs.findings import KINDS, ProgramFinding
 from faults.programs.positions import located
 from faults.programs.result import RunChoice, RunResult
 from tests.helpers.compilers import use_compiler
-from tests.helpers.pool_programs import SOURCES, built, on_x86, ran
+from tests.helpers.pool_programs import MODES, SOURCES, built, on_x86, ran
 
 pytestmark = on_x86
 TEXT = range(64, 128)  # where the bytes lie that a canary accesses
@@ -73,3 +73,10 @@ def test_each_way_to_access_a_pool_is_seen(
         if wrong := list(told(way, result)):
             missed[way] = wrong
     assert missed == {}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_functions_of_strings_return_what_they_return_outside_a_pool(mode: str) -> None:
+    result = ran(f"{built(mode, 'tokens.c')} /dev/dax0.0", RunChoice(None, 0))
+    assert [one.code for one in result.exits] == [0]
+    assert {KINDS[ProgramFinding.one(bytes(raw)).kind].name for raw in result.findings} == {"dirty-at-exit"}

@@ -1,6 +1,7 @@
 /* Functions of the C library that load or store their arguments' bytes; recompiled code calls them where a compiler
  * would have expanded them. On a pool, a call makes a step for each range that it loads or stores. */
 #define _GNU_SOURCE
+#define __NO_INLINE__ 1 /* no functions of these names in headers */
 #undef _FORTIFY_SOURCE /* which Ubuntu's gcc defines: headers would bring checked functions of these names */
 #include <stdarg.h>
 #include <stdio.h>
@@ -168,42 +169,54 @@ PROGRAM_EXPORT void *memchr(const void *at, int byte, size_t nbytes) {
     return back(real_memchr()(reachable(at), byte, nbytes), at);
 }
 
-REAL(int, strcmp, const char *, const char *)
-PROGRAM_EXPORT int strcmp(const char *a, const char *b) {
-    look(a, SIZE_MAX, HERE), look(b, SIZE_MAX, HERE);
-    return real_strcmp()(reachable(a), reachable(b));
+REAL(void *, memrchr, const void *, int, size_t)
+PROGRAM_EXPORT void *memrchr(const void *at, int byte, size_t nbytes) {
+    if (!UNTOUCHED(at)) prog_load(at, nbytes, HERE);
+    return back(real_memrchr()(reachable(at), byte, nbytes), at);
 }
+REAL(void *, memmem, const void *, size_t, const void *, size_t)
+PROGRAM_EXPORT void *memmem(const void *at, size_t nbytes, const void *wanted, size_t wanted_bytes) {
+    if (!UNTOUCHED(at)) prog_load(at, nbytes, HERE);
+    if (!UNTOUCHED(wanted)) prog_load(wanted, wanted_bytes, HERE);
+    return back(real_memmem()(reachable(at), nbytes, reachable(wanted), wanted_bytes), at);
+}
+
+/* A function of two strings that are read whole. */
+#define OF_TWO(result, name, told)                                 \
+    REAL(result, name, const char *, const char *)                 \
+    PROGRAM_EXPORT result name(const char *a, const char *b) {     \
+        look(a, SIZE_MAX, HERE), look(b, SIZE_MAX, HERE);          \
+        return told(real_##name()(reachable(a), reachable(b)), a); \
+    }
+#define AS_IT_IS(found, at) (found)
+OF_TWO(int, strcmp, AS_IT_IS)
+OF_TWO(int, strcasecmp, AS_IT_IS)
+OF_TWO(int, strcoll, AS_IT_IS)
+OF_TWO(size_t, strspn, AS_IT_IS)
+OF_TWO(size_t, strcspn, AS_IT_IS)
+OF_TWO(char *, strpbrk, back)
+OF_TWO(char *, strstr, back)
+OF_TWO(char *, strcasestr, back)
 REAL(int, strncmp, const char *, const char *, size_t)
 PROGRAM_EXPORT int strncmp(const char *a, const char *b, size_t most) {
     look(a, most, HERE), look(b, most, HERE);
     return real_strncmp()(reachable(a), reachable(b), most);
 }
-REAL(char *, strchr, const char *, int)
-PROGRAM_EXPORT char *strchr(const char *text, int byte) {
-    look(text, SIZE_MAX, HERE);
-    return back(real_strchr()(reachable(text), byte), text);
-}
+#define OF_BYTE(name)                                            \
+    REAL(char *, name, const char *, int)                        \
+    PROGRAM_EXPORT char *name(const char *text, int byte) {      \
+        look(text, SIZE_MAX, HERE);                              \
+        return back(real_##name()(reachable(text), byte), text); \
+    }
+OF_BYTE(strchr)
+OF_BYTE(strchrnul)
+OF_BYTE(strrchr)
 REAL(char *, strdup, const char *)
 PROGRAM_EXPORT char *strdup(const char *text) {
     look(text, SIZE_MAX, HERE);
     return real_strdup()(reachable(text));
 }
 
-REAL(char *, strrchr, const char *, int)
-PROGRAM_EXPORT char *strrchr(const char *text, int byte) {
-    look(text, SIZE_MAX, HERE);
-    return back(real_strrchr()(reachable(text), byte), text);
-}
-REAL(char *, strstr, const char *, const char *)
-PROGRAM_EXPORT char *strstr(const char *text, const char *wanted) {
-    look(text, SIZE_MAX, HERE), look(wanted, SIZE_MAX, HERE);
-    return back(real_strstr()(reachable(text), reachable(wanted)), text);
-}
-REAL(int, strcasecmp, const char *, const char *)
-PROGRAM_EXPORT int strcasecmp(const char *a, const char *b) {
-    look(a, SIZE_MAX, HERE), look(b, SIZE_MAX, HERE);
-    return real_strcasecmp()(reachable(a), reachable(b));
-}
 REAL(int, strncasecmp, const char *, const char *, size_t)
 PROGRAM_EXPORT int strncasecmp(const char *a, const char *b, size_t most) {
     look(a, most, HERE), look(b, most, HERE);
@@ -215,6 +228,55 @@ PROGRAM_EXPORT char *strndup(const char *text, size_t most) {
     return real_strndup()(reachable(text), most);
 }
 
+/* Numbers at the begin of a string; the second names are those of newer C libraries. */
+#define INTEGER(result, name)                                                              \
+    REAL(result, name, const char *, char **, int)                                         \
+    PROGRAM_EXPORT result name(const char *restrict text, char **restrict end, int base) { \
+        char *found;                                                                       \
+        look(text, SIZE_MAX, HERE);                                                        \
+        const result number = real_##name()(reachable(text), &found, base);                \
+        found = back(found, text);                                                         \
+        if (end) moved(end, &found, sizeof found, HERE);                                   \
+        return number;                                                                     \
+    }
+#define FLOATING(result, name)                                                   \
+    REAL(result, name, const char *, char **)                                    \
+    PROGRAM_EXPORT result name(const char *restrict text, char **restrict end) { \
+        char *found;                                                             \
+        look(text, SIZE_MAX, HERE);                                              \
+        const result number = real_##name()(reachable(text), &found);            \
+        found = back(found, text);                                               \
+        if (end) moved(end, &found, sizeof found, HERE);                         \
+        return number;                                                           \
+    }
+#define OF_TEXT(result, name)                      \
+    REAL(result, name, const char *)               \
+    PROGRAM_EXPORT result name(const char *text) { \
+        look(text, SIZE_MAX, HERE);                \
+        return real_##name()(reachable(text));     \
+    }
+INTEGER(long, strtol)
+INTEGER(long, __isoc23_strtol)
+INTEGER(unsigned long, strtoul)
+INTEGER(unsigned long, __isoc23_strtoul)
+INTEGER(long long, strtoll)
+INTEGER(long long, __isoc23_strtoll)
+INTEGER(unsigned long long, strtoull)
+INTEGER(unsigned long long, __isoc23_strtoull)
+FLOATING(float, strtof)
+FLOATING(double, strtod)
+FLOATING(long double, strtold)
+OF_TEXT(int, atoi)
+OF_TEXT(long, atol)
+OF_TEXT(long long, atoll)
+OF_TEXT(double, atof)
+OF_TEXT(int, puts)
+
+REAL(int, fputs, const char *, FILE *)
+PROGRAM_EXPORT int fputs(const char *restrict text, FILE *restrict stream) {
+    look(text, SIZE_MAX, HERE);
+    return real_fputs()(reachable(text), stream);
+}
 REAL(void, qsort, void *, size_t, size_t, int (*)(const void *, const void *))
 PROGRAM_EXPORT void qsort(void *at, size_t count, size_t size, int (*order)(const void *, const void *)) {
     void *kept = UNTOUCHED(at) ? NULL : malloc(count * size);
@@ -300,6 +362,39 @@ PROGRAM_EXPORT char *__strcat_chk(char *restrict to, const char *restrict from, 
 }
 PROGRAM_EXPORT char *__strncat_chk(char *restrict to, const char *restrict from, size_t most, size_t room) {
     return appended(to, from, most, room, HERE);
+}
+
+/* Tokens: a zero replaces the byte of `set` behind one. Return where the rest begins; NULL where none does. */
+static char *rest_behind_token(char *text, const char *set, const void *pc) {
+    char *end = text + real_strcspn()(reachable(text), reachable(set));
+    if (!*(const char *)reachable(end)) return NULL;
+    filled(end, 0, 1, pc);
+    return end + 1;
+}
+static char *next_token(char *text, const char *set, char **rest, const void *pc) {
+    if (!text) moved(&text, rest, sizeof text, pc);
+    look(text, SIZE_MAX, pc), look(set, SIZE_MAX, pc);
+    text += real_strspn()(reachable(text), reachable(set));
+    char *left = rest_behind_token(text, set, pc);
+    if (!left) left = text + real_strlen()(reachable(text));
+    moved(rest, &left, sizeof left, pc);
+    return left > text ? text : NULL;
+}
+PROGRAM_EXPORT char *strtok_r(char *restrict text, const char *restrict set, char **restrict rest) {
+    return next_token(text, set, rest, HERE);
+}
+PROGRAM_EXPORT char *strtok(char *restrict text, const char *restrict set) {
+    static char *rest;
+    return next_token(text, set, &rest, HERE);
+}
+PROGRAM_EXPORT char *strsep(char **restrict at, const char *restrict set) {
+    char *text;
+    moved(&text, at, sizeof text, HERE);
+    if (!text) return NULL;
+    look(text, SIZE_MAX, HERE), look(set, SIZE_MAX, HERE);
+    char *rest = rest_behind_token(text, set, HERE);
+    moved(at, &rest, sizeof rest, HERE);
+    return text;
 }
 
 /* vsnprintf into a pool: format into private memory, and move the result from there. */
