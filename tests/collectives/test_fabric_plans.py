@@ -4,6 +4,7 @@ A collective takes no longer than those that it can be made of, one after the ot
 fewer bytes; and none is faster than its lower bound, of which its launch and starts are a part.
 """
 
+import random
 from dataclasses import replace
 from functools import cache
 
@@ -117,6 +118,29 @@ def test_one_link_to_each_card_is_all_there_is_to_bound_a_call(collective: str) 
     call = Call(collective, "auto", 2, 1 << 20, "f32", "sum" if its.reduces else "none")
     bound = lower_bound(machine, call, machine.pool_space)
     assert bound is not None and bound.ns >= (1 << 20) / (2 * machine.pool_card_count)
+
+
+def test_a_bound_waits_for_the_nearest_card_of_any_host_that_takes_part() -> None:
+    """Four hosts and four cards, each with a link of its own, whose latencies are drawn."""
+    dice, text = random.Random(5), shipped_configs()["laptop"].read_text()
+    for count in (
+        '  count: {value: 2, assumed: "the fewest that share',
+        '  count: {value: 2, assumed: "the fewest that int',
+    ):
+        text = text.replace(count, count.replace("2", "4"))
+    for _ in range(20):
+        links = "".join(
+            f"  - {{name: l{end}, ends: [{end}, titan2], gbytes_per_s: 8, latency_ns: {dice.randrange(1, 99)}}}\n"
+            for end in (f"{kind}{number}" for kind in ("host", "card") for number in range(4))
+        )
+        drawn = text[: text.index("  - name: host-x16")] + links + text[text.index("spaces:") :]
+        machine = Topology.parse(drawn.encode(), "drawn.yaml")
+        for ranks in (2, 3, 4):
+            bound = lower_bound(machine, Call("broadcast", "auto", ranks, 1 << 20, "f32", "none"), machine.pool_space)
+            nearest_ns = min(machine.load_latency_ns(host, card) for host in range(ranks) for card in range(4))
+            assert bound is not None and bound.by != "cards"
+            spent_ns = 20000 + 2 * 5000 + 1500 + machine.costs.observed_ns  # call, two copies, a doorbell rung and seen
+            assert bound.started_ns == bound.ns + spent_ns + nearest_ns
 
 
 def one_slow_host(slow: int) -> Topology:

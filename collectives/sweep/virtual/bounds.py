@@ -25,11 +25,15 @@ the cards bound a call, they may move other bytes meanwhile.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from functools import cache
 from math import inf
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cxlemu.plan import Call
-from cxlemu.topology import Space, Topology
+from cxlemu.topology import Route, Space, Topology
 from cxlemu.topology.endpoints import members
 from cxlemu.topology.fields import Link
 
@@ -84,8 +88,9 @@ def lower_bound(topology: Topology, call: Call, space: Space) -> LowerBound | No
     cards, costs = topology.cards_of(space), space.costs or topology.costs
     one_way, totals = (topology.carried_gbytes_per_s(cards, both_ways=both) for both in (False, True))
     writers, readers = (_movers(topology, call, who) for who in (moves.writers, moves.readers))
-    writes, _ = _rates(topology, writers, cards, costs.to_pool_gbytes_per_s or totals)
-    reads, all_reads = _rates(topology, readers, cards, costs.from_pool_gbytes_per_s or totals)
+    routes, taken = topology.fabric().table(range(topology.host_count), cards)
+    writes, _ = _rates(routes, taken, writers, costs.to_pool_gbytes_per_s or totals)
+    reads, all_reads = _rates(routes, taken, readers, costs.from_pool_gbytes_per_s or totals)
     ns, by = max(
         (call.nbytes * moves.written(call.ranks) / writes, "writes"),
         (call.nbytes * moves.read(call.ranks) / reads, "reads"),
@@ -94,10 +99,10 @@ def lower_bound(topology: Topology, call: Call, space: Space) -> LowerBound | No
         (call.nbytes * (moves.all_written(call.ranks) + moves.all_read(call.ranks)) / totals, "cards"),
     )
     launched_ns = (costs.call_ns or 0) + (costs.copy_ns or 0)
-    between_ns = (costs.doorbell_ring_ns or 0) + costs.observed_ns + (costs.copy_ns or 0)
-    between_ns += min(
-        topology.load_latency_ns(host, card) for host in set(topology.place(call.ranks)) for card in cards
-    )
+    ways_ns = np.array([*(2.0 * route.latency_ns for route in routes), inf])  # the last one: no route
+    loads_ns = ways_ns[taken[list(set(topology.place(call.ranks)))]]
+    loads_ns += [topology.card(card).latency_ns for card in cards]
+    between_ns = (costs.doorbell_ring_ns or 0) + costs.observed_ns + (costs.copy_ns or 0) + float(loads_ns.min())
     return LowerBound(ns, by, ns + launched_ns + (0 if by == "cards" else between_ns))
 
 
@@ -109,21 +114,23 @@ def _movers(topology: Topology, call: Call, who: str) -> Counter[int]:
     return Counter(places)
 
 
-def _rates(topology: Topology, movers: Counter[int], cards: Sequence[int], engine: float) -> tuple[float, float]:
+def _rates(
+    routes: Sequence[Route], taken: NDArray[np.int32], movers: Counter[int], engine: float
+) -> tuple[float, float]:
     """Find the rate of the slowest rank and that of all, in GB/s; ``engine``: of a rank's copies."""
-    routes, which = topology.fabric().table(range(topology.host_count), cards)
 
-    def links(host: int, ranks: int) -> float:
-        """At most what the host's own links carry, and at most what lies behind each on the ways to all cards."""
+    @cache
+    def links(numbers: tuple[int, ...], ranks: int) -> float:
+        """At most what a host's own links carry, and at most what lies behind each on the ways to all cards."""
         behind: defaultdict[tuple[Link, int], float] = defaultdict(float)
-        for card, number in enumerate(which[host].tolist()):
+        for card, number in enumerate(numbers):
             if number >= 0 and (route := routes[number].links):
                 rest = min((link.payload_gbytes_per_s for link in route[1:]), default=inf)
                 behind[route[0], -1 if route[1:] else card] += rest  # each host has a link to each card of its own
         own = {link: ranks if any(_is_of_ranks(end) for end in link.ends) else 1 for link, _ in behind}
         return sum(min(link.payload_gbytes_per_s * own[link], rest) for (link, _), rest in behind.items()) or inf
 
-    rates = {host: min(links(host, ranks), ranks * engine) for host, ranks in movers.items()}
+    rates = {host: min(links(tuple(taken[host].tolist()), ranks), ranks * engine) for host, ranks in movers.items()}
     return min(rate / movers[host] for host, rate in rates.items()), sum(rates.values())
 
 
