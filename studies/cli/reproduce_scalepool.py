@@ -33,7 +33,8 @@ def run(_ctx: click.Context, asked: ScalePoolFlags) -> None:
     report = ReproductionReport(asked, PICTURES)
     work = Reproduction()
     study = TierStudy()
-    rows = list(report.finished(chain(work.rows(), study.rows()), "comparing figures"))
+    with work.on_all_cores():
+        rows = list(report.finished(chain(work.rows(), study.rows()), "comparing figures"))
     if report.interrupted:
         report.end("scalepool", rows)
     report.header(_header(work))

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -20,6 +22,7 @@ from pydantic import Field
 from cxlemu.topology import Accelerator, Costs, LocalMemory, Topology
 from cxlemu.topology.described import Described
 from cxlemu.topology.fields import LinkFigures, Model, Name
+from studies.cores import on_all_cores
 from studies.published.rows import Row, row_of
 from studies.training.durations import BETWEEN, LEVELS
 from studies.training.fabrics import Modelled, TrainingFabric
@@ -32,6 +35,9 @@ from studies.training.step import TrainingStep, train
 from studies.training.symmetric import Symmetric
 
 GEOMEAN, COMMUNICATION = 1.22, 3.79
+SYSTEMS = ("baseline", "scalepool")
+
+Key = tuple[int, str]  # the number of a case, and the system that it runs on
 
 
 class ScalePoolCase(Model):
@@ -105,8 +111,8 @@ class Reproduction:
         )
         self.inside: TrainingFabric = Modelled(Topology.load(self.setup.inside), tuned=True)
         self.two_levels = two_levels
-        self._on_baseline: list[TrainingStep] = []  # in the order of the cases, as far as simulated
-        self._on_scalepool: list[TrainingStep] = []
+        self._steps: dict[Key, TrainingStep] = {}  # as far as simulated
+        self._coming: Iterator[tuple[Key, TrainingStep]] = iter(())  # of workers
 
     def step(self, case: ScalePoolCase, fabric: TrainingFabric, offload: Offload) -> TrainingStep:
         how = replace(Parallelism.parse(case.parallel, None), overlap=self.setup.overlap)
@@ -116,33 +122,33 @@ class Reproduction:
         machine = TrainingMachine(self.accelerator, outer, self.inside, clusters, offload)
         return train(LanguageModel.load(case.model), how, machine, microbatch=case.microbatch)
 
-    @property
-    def baseline_steps(self) -> list[TrainingStep]:
-        """Every case's step on the baseline."""
-        return [self._baseline_step(number) for number in range(len(self.setup.cases))]
+    @contextmanager
+    def on_all_cores(self) -> Iterator[None]:
+        """Simulate steps side by side."""
+        keys = list(product(range(len(self.setup.cases)), SYSTEMS))
+        with on_all_cores(self._simulated) as each:
+            self._coming = zip(keys, each(keys), strict=True)
+            yield
+        self._coming = iter(())
 
-    @property
-    def scalepool_steps(self) -> list[TrainingStep]:
-        """Every case's step on ScalePool."""
-        return [self._scalepool_step(number) for number in range(len(self.setup.cases))]
+    def _simulated(self, key: Key) -> TrainingStep:
+        number, system = key
+        if system == "baseline":
+            return self.step(self.setup.cases[number], self.baseline, self.setup.host.offload)
+        rate = self.setup.tier2.payload_gbytes_per_s
+        return self.step(self.setup.cases[number], self.scalepool, Offload("tier 2", rate, rate, at_memory=False))
 
-    def _baseline_step(self, number: int) -> TrainingStep:
-        if number == len(self._on_baseline):
-            offload = self.setup.host.offload
-            self._on_baseline.append(self.step(self.setup.cases[number], self.baseline, offload))
-        return self._on_baseline[number]
-
-    def _scalepool_step(self, number: int) -> TrainingStep:
-        if number == len(self._on_scalepool):
-            rate = self.setup.tier2.payload_gbytes_per_s
-            place = Offload("tier 2", rate, rate, at_memory=False)
-            self._on_scalepool.append(self.step(self.setup.cases[number], self.scalepool, place))
-        return self._on_scalepool[number]
+    def _step(self, number: int, system: str) -> TrainingStep:
+        wanted = number, system
+        while wanted not in self._steps:
+            key, step = next(self._coming, None) or (wanted, self._simulated(wanted))
+            self._steps[key] = step
+        return self._steps[wanted]
 
     def each_pair(self) -> Iterator[Pair]:
         """Yield every case's steps on both systems as they are simulated; each is simulated once."""
         for number, case in enumerate(self.setup.cases):
-            yield Pair(case, self._baseline_step(number), self._scalepool_step(number))
+            yield Pair(case, *(self._step(number, system) for system in SYSTEMS))
 
     @property
     def pairs(self) -> list[Pair]:
@@ -162,10 +168,11 @@ class Reproduction:
         reproduction.inside = self.inside
         if baseline is not None:
             reproduction.baseline = between(baseline)
-            reproduction._on_scalepool = self.scalepool_steps
         if scalepool is not None:
             reproduction.scalepool = between(scalepool)
-            reproduction._on_baseline = self.baseline_steps
+        same = [system for system, other in zip(SYSTEMS, (baseline, scalepool), strict=True) if other is None]
+        numbers = range(len(self.setup.cases))
+        reproduction._steps = {key: self._step(*key) for key in product(numbers, same)}
         return reproduction
 
     @property

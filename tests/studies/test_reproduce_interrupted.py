@@ -35,7 +35,7 @@ def interrupted_at(number: int, function: Callable[..., Any]) -> Callable[..., A
 @with_rows(
     ("cccl", cccl.Reproduction, "averages", 1, 3, "copy engine (GB/s)"),
     pytest.param(
-        *("scalepool", scalepool.Reproduction, "step", 4, 1, "gpt3-175b: training speedup"), marks=pytest.mark.deep
+        *("scalepool", scalepool.Reproduction, "_step", 4, 1, "gpt3-175b: training speedup"), marks=pytest.mark.deep
     ),
 )
 def test_figures_that_are_finished_are_kept(

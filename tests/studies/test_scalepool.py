@@ -124,9 +124,9 @@ def test_published_figures_have_no_influence() -> None:
     case = work().setup.cases[0]
     other = case.model_copy(update={"published": 2.0})
     ours = [
-        Reproduction().step(its, work().baseline, work().baseline_steps[0].machine.offload) for its in (case, other)
+        Reproduction().step(its, work().baseline, work().pairs[0].baseline.machine.offload) for its in (case, other)
     ]
-    assert ours[0].time_ns == ours[1].time_ns == work().baseline_steps[0].time_ns
+    assert ours[0].time_ns == ours[1].time_ns == work().pairs[0].baseline.time_ns
 
 
 @pytest.mark.deep
