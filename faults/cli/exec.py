@@ -60,7 +60,11 @@ class ExecFlags(Flags):
         metavar="PATH[=SIZE|=FILE]",
         help="Path under which programs open a pool.",
     )
-    hosts: int = flag("--hosts", type=click.IntRange(1, 16), default=2, help="Number of emulated hosts.")
+    hosts: int | None = flag(
+        "--hosts",
+        type=click.IntRange(1, 16),
+        help="Number of emulated hosts.  [default: one for each command of a stage, at least 2]",
+    )
     seeds: int = flag(
         "--seeds", type=click.IntRange(0), default=10, help="Number of runs in which caches move lines at random."
     )
@@ -176,14 +180,15 @@ def command() -> None:
     """Run programs on emulated hosts without coherent caches, on a pool that they open by its path.
 
     `:` separates commands that run side by side; `::` starts the next ones after all earlier ones have ended. The first
-    command runs on host 0, the second on host 1 and so on; @H before a command selects host H. A host's cache outlives
-    its processes. Every run starts from the current contents of the pool's file, which never changes.
+    command runs on host 0, the second on host 1 and so on, and after the last host again on host 0; @H before a command
+    selects host H. A host's cache outlives its processes. Every run starts from the current contents of the pool's
+    file, which never changes.
 
     \b
     Examples:
       CC="cxlemu cc" make
       cxlemu exec --pool /dev/shm/queue -- ./create :: ./producer : ./consumer
-      cxlemu exec --pool /dev/dax0.0=64M --hosts 3 --seeds 50 -- ./a : ./b : ./c
+      cxlemu exec --pool /dev/dax0.0=64M --seeds 50 -- ./a : ./b : ./c
       cxlemu exec --pool /dev/dax0.0=64M --crash 0@1200 -- ./a :: @1 ./recover
       cxlemu exec --pool /dev/shm/log --crash every -- ./transfer :: ./recover
       cxlemu exec --pool /dev/shm/queue --every --budget 5m -- ./a : ./b

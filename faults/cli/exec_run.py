@@ -18,7 +18,7 @@ from cxlemu.units import counted, format_bytes
 from faults.cli.exec import ExecFlags
 from faults.cli.exec_report import ExecReport
 from faults.programs.binary import preloaded
-from faults.programs.commands import parse_coherent, parse_commands, parse_pools
+from faults.programs.commands import hosts_of, parse_coherent, parse_commands, parse_pools
 from faults.programs.judge import suppress
 from faults.programs.reports import ProgramReport
 from faults.programs.result import WORST_CASES, ExecSetting, RunChoice, RunEnding, RunResult, unfired, untouched
@@ -40,7 +40,7 @@ def run(ctx: click.Context, asked: ExecFlags) -> None:
     setting = _setting(asked)
     _check_places(asked, setting)
     _check_runs(asked, named=ctx.get_parameter_source("seeds") is ParameterSource.COMMANDLINE)
-    trace, choices = _replayed(asked.replay, asked.hosts) if asked.replay is not None else (None, _choices(asked))
+    trace, choices = _replayed(asked.replay, setting.hosts) if asked.replay is not None else (None, _choices(asked))
     if asked.keep_going and (asked.every or asked.breaks or len(choices) == 1):
         raise ArgumentError("--keep-going does nothing here: a search ends with a failure, and one run is alone")
     for pool in setting.pools:
@@ -103,13 +103,13 @@ def run(ctx: click.Context, asked: ExecFlags) -> None:
 
 
 def _setting(asked: ExecFlags) -> ExecSetting:
-    pools = parse_pools(asked.pools)
+    pools, hosts = parse_pools(asked.pools), asked.hosts or hosts_of(asked.words)
     return ExecSetting(
-        commands=parse_commands(asked.words, asked.hosts),
+        commands=parse_commands(asked.words, hosts),
         pools=pools,
         coherent=parse_coherent(asked.coherent, pools),
         dma_writes=asked.dma_writes,
-        hosts=asked.hosts,
+        hosts=hosts,
         check=asked.check,
         free=asked.free,
         deadline_s=asked.deadline_s,
@@ -123,7 +123,7 @@ def _setting(asked: ExecFlags) -> ExecSetting:
 
 def _check_places(asked: ExecFlags, setting: ExecSetting) -> None:
     """Refuse faults of hosts, pools and bytes that there are not, and runs in which no two hosts meet."""
-    hosts, pools = asked.hosts, setting.pools
+    hosts, pools = setting.hosts, setting.pools
     for flag, of_host in (("--crash", setting.crash), ("--link-down", asked.link_down)):
         if of_host and of_host[0] >= hosts:
             raise ArgumentError(f"{flag}: there are hosts 0 to {hosts - 1}, not {of_host[0]}")

@@ -10,13 +10,14 @@ from pathlib import Path
 
 from cxlemu.errors import ArgumentError
 from cxlemu.units import format_bytes, parse_bytes, typed_bytes
-from faults.programs.area import COHERENT, POOLS
+from faults.programs.area import COHERENT, HOSTS, POOLS
 
 DEFAULT_BYTES = 1 << 30  # of a pool whose size its program decides: only pages that are touched take memory
 CAPACITY_MAX = 1 << 36
 CONTENT_MAX = 1 << 32
 ALIGNMENT = 1 << 21
 PAGE_BYTES = 4096
+HOSTS_ASKED = 1 << 20  # more than @HOST names, or a command line has commands
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,14 @@ def parse_commands(words: Sequence[str], hosts: int) -> list[Command]:
         if word == "::":
             stage, position = stage + 1, 0
     return commands
+
+
+def hosts_of(words: Sequence[str]) -> int:
+    """Count the hosts on which every command of a stage has its own: two at least. Raises ArgumentError above 16."""
+    hosts = max(2, *(command.host + 1 for command in parse_commands(words, HOSTS_ASKED)))
+    if hosts > HOSTS:
+        raise ArgumentError(f"these commands need {hosts} hosts, and {HOSTS} is the limit: give --hosts or write @HOST")
+    return hosts
 
 
 def parse_pool(text: str) -> PoolFile:

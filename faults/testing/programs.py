@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cxlemu.errors import ArgumentError
 from faults.programs import suppressions
-from faults.programs.commands import parse_commands, parse_pools
+from faults.programs.commands import hosts_of, parse_commands, parse_pools
 from faults.programs.compile import compiler, compiler_arguments, is_clang
 from faults.programs.judge import again, report_of, suppress
 from faults.programs.result import WORST_CASES, ExecSetting, RunChoice, RunEnding, RunResult, untouched
@@ -39,7 +39,7 @@ class TestProgram:
         commands: str,
         *,
         pool: str | Sequence[str],
-        hosts: int = 2,
+        hosts: int | None = None,
         seeds: int = 10,
         suppressions_file: Path | None = None,
         steps: int = 25_000,
@@ -50,7 +50,7 @@ class TestProgram:
         Args:
             commands: As for ``cxlemu exec``: ``{program} new :: {program} produce : {program} consume``.
             pool: What the program opens, ``PATH``, ``PATH=SIZE`` or ``PATH=FILE``; several in a list.
-            hosts: How many hosts there are.
+            hosts: How many hosts there are. None: one for each command of a stage, at least two.
             seeds: How many runs with evictions, prefetches and arrivals; the test's own seed chooses them.
             suppressions_file: Findings to live with, each with a reason.
             steps: After how many steps that change nothing a run hangs.
@@ -62,6 +62,7 @@ class TestProgram:
         """
         words = [word.replace("{program}", str(self.path)) for word in shlex.split(commands)]
         pools = [pool] if isinstance(pool, str) else list(pool)
+        hosts = hosts or hosts_of(words)
         setting = ExecSetting(
             parse_commands(words, hosts), parse_pools(pools), hosts, deadline_s=deadline_s, idle_budget=steps
         )

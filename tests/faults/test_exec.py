@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from cxlemu.cli import main
 from cxlemu.errors import ArgumentError, TokenError
 from faults.programs.area import PREFIX
-from faults.programs.commands import parse_commands, parse_pool, parse_pools
+from faults.programs.commands import hosts_of, parse_commands, parse_pool, parse_pools
 from faults.programs.compile import compiler_arguments
 from faults.programs.judge import report_of
 from faults.programs.replays import choice_of, read_token, shrink, token_of
@@ -372,6 +372,7 @@ def test_exit_codes_and_json(tmp_path: Path) -> None:
     (["--pool", "/p=4x", "--", "true"], "neither a size"),
     (["--pool", "/p", "--", "true", ":"], "a command is missing"),
     (["--pool", "/p", "--hosts", "2", "--", "@2", "true"], "hosts 0 to 1"),
+    (["--pool", "/p", "--", "@16", "true"], "these commands need 17 hosts, and 16 is the limit"),
     (["--pool", "/p", "--crash", "2@5", "--", "true"], "hosts 0 to 1"),
     (["--pool", "/p", "--replay", "cxl1.AAAA", "--", "true"], "token"),
     (["--pool", "/p", "--", "/nowhere/at/all"], "No such file"),
@@ -393,6 +394,18 @@ def test_commands_and_hosts() -> None:
         (("c",), 1, 1),
         (("d",), 1, 1),
     ]
+
+
+@with_rows(
+    ("a", 2), ("a :: b : c", 2), ("a : b : c :: d", 3), ("@0 a : @0 b : @1 c", 2), ("@0 a : b : c", 3), ("@4 a", 5)
+)  # fmt: skip
+def test_each_command_of_a_stage_has_a_host_by_default(words: str, hosts: int) -> None:
+    assert hosts_of(words.split()) == hosts
+
+
+def test_a_third_command_runs_on_a_third_host() -> None:
+    done = cxlemu("--pool", "/p=2M", "--crash", "2@5", "--", "true", ":", "true", ":", "true")
+    assert done.exit_code == 3 and "no program touched the pool" in done.output
 
 
 def test_pools_are_whole_pages(tmp_path: Path) -> None:
