@@ -37,9 +37,14 @@ class _Bells(Streams):
         return None
 
 
-def deadlock_of(plan: Plan) -> DeadlockError | None:
-    """Find the waits in which every execution of a call ends. None: the call completes, or exceeds INSTRUCTIONS_MAX."""
-    if sum(part.instruction_count for part in plan.parts) > INSTRUCTIONS_MAX:
+def deadlock_of(plan: Plan, most: int | None = None) -> DeadlockError | None:
+    """Find the waits in which every execution of a call ends. None: the call completes, or has too many instructions.
+
+    Args:
+        plan: What the ranks execute.
+        most: How many instructions are examined. None: INSTRUCTIONS_MAX.
+    """
+    if sum(part.instruction_count for part in plan.parts) > (INSTRUCTIONS_MAX if most is None else most):
         return None
     layout = plan.layout
     binding = Binding(layout, base=0, epoch=layout.slots + 1, tag=0)

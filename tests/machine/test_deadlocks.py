@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from collectives.algorithms.catalog import build, load_algorithm, recipe, variants
+from collectives.communicator.calls import watch
 from collectives.communicator.communicator import Communicator
 from collectives.contracts import COLLECTIVES
 from collectives.layouts import world_layout
@@ -62,6 +63,15 @@ def test_every_engine_says_the_same_of_a_deadlock(engine: str, silent: str) -> N
     told = [error for rank, error in failed.value.failures.items() if rank]
     assert [type(error) for error in told] == [DeadlockError] * 2
     assert {str(error) for error in told} == {SAYS}
+
+
+def test_a_deadlock_is_told_before_the_deadline(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "PLAN_S", 0.0)
+    with pytest.raises(RankFailures) as failed:
+        launch(partial(_all_reduce, engine="native", silent=silent), ranks=3, topology="laptop", how="threads")
+    told = [error for rank, error in failed.value.failures.items() if rank]
+    assert {str(error) for error in told} == {SAYS}
+    assert any(type(error.__cause__) is DeadlockError for error in told)  # neither a deadline nor a lost peer
 
 
 def _all_reduce(context: RankContext, engine: str, silent: str) -> None:

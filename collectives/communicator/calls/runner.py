@@ -332,7 +332,7 @@ class CallRunner(CallHooks):
     def _revoking(self, planned: Planned, epoch: int, tag: int) -> Iterator[Running]:
         """Revoke the communicator after any error in the block: what was sent cannot be called back."""
         running = self._running(planned, epoch, tag)
-        self._watch.begin(self.sequencer.calls)
+        self._watch.begin(self.sequencer.calls, planned.plan)
         try:
             yield running
         except BaseException as error:  # also Ctrl-C

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from collectives.communicator.calls import revocation
 from collectives.communicator.calls.loss import LEFT, lost_among
 from collectives.contracts import COLLECTIVES
+from cxlemu.engines.deadlocks import deadlock_of
 from cxlemu.engines.streams import Blocked, Running
 from cxlemu.errors import MismatchError, PeerLostError, RunError, name_ranks
+from cxlemu.plan import Plan
 from cxlemu.pool.board import Board, Cause
 from cxlemu.pool.session_area import TEXT_BYTES, Status
 from cxlemu.units import typed_bytes
@@ -19,6 +21,8 @@ from cxlemu.world import RankContext
 
 LOOK_S = 0.05
 ANSWER_S = 10 * LOOK_S  # for a rank that waits to say what it calls
+PLAN_S = 1.0  # after which a wait has the plan examined for a deadlock, once in a call
+PLAN_INSTRUCTIONS = 10_000  # a tenth of a second: a silent rank is taken for lost
 SAME = "all ranks must call the same collectives with the same arguments"
 
 
@@ -35,13 +39,14 @@ class PeerMonitor:
     internal_calls: int = 0  # how many calls the communicator made itself, before its program's first one
     aborted: RunError | None = None  # why another thread of this rank gave the communicator up, or None
     meanwhile: Callable[[], None] = lambda: None  # called whenever a call waits: what else the rank can get on with
+    _plan: Plan | None = field(default=None)  # of the call under way, until it was examined
     _told: bool = field(default=False)
     _looked: float = field(default=0.0)
     _gone: frozenset[int] = field(default=frozenset())  # world ranks that had left when we last looked
 
-    def begin(self, call: int) -> None:
+    def begin(self, call: int, plan: Plan) -> None:
         """Begin call number ``call``. The peers are told which call it is when this rank first has to wait in it."""
-        self.call = call
+        self.call, self._plan = call, plan
         self._told = False
         self._gone = frozenset()
 
@@ -57,6 +62,10 @@ class PeerMonitor:
         for peer in self._peers:
             if (status := self.context.session.peek(peer)) is not None:
                 self._compare(running, peer, status)
+        if waited_s >= PLAN_S and self._plan is not None:
+            plan, self._plan = self._plan, None
+            if (certain := deadlock_of(plan, PLAN_INSTRUCTIONS)) is not None:
+                raise certain
         waits_for = " and for ".join(map(running.describe, blocked))
         waits = f"rank {running.part.rank} waits in [{running.name}] for {waits_for}"
         self._look(waits, {b.owner for b in blocked if b.owner >= 0}, waited_s)
