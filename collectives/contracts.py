@@ -145,8 +145,9 @@ NO_ZERO_COPY_IN_PLACE = {"all_to_all": "peers still read what the result would r
 
 def contract_of(collective: str) -> Collective:
     """Look up a collective by name. Raises ArgumentError, which lists the collectives, for an unknown one."""
-    if ".py:" in collective:
-        raise ArgumentError(f"{collective!r} is not the name of a collective: write --algorithm {collective}")
+    if ".py:" in collective or collective.endswith(".py"):
+        function = "" if ".py:" in collective else ":FUNCTION"
+        raise ArgumentError(f"{collective!r} is not the name of a collective: write --algorithm {collective}{function}")
     if collective not in COLLECTIVES:
         raise ArgumentError(unknown("collective", collective, COLLECTIVES))
     return COLLECTIVES[collective]

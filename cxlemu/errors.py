@@ -330,7 +330,7 @@ def _consequence(error: BaseException) -> int:
 def _told(error: BaseException) -> str:
     if isinstance(error, RankDiedError | CancelledError):
         return str(error)
-    return f"failed: {error}" if isinstance(error, CxlemuError) else f"failed: {error!r}"
+    return f"failed: {error}" if isinstance(error, CxlemuError | MemoryError) else f"failed: {error!r}"
 
 
 def name_ranks(ranks: Iterable[int]) -> str:

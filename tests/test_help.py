@@ -132,3 +132,8 @@ def test_all_verbs_are_on_one_screen() -> None:
     assert len(shown) <= 24 and max(map(len, shown)) <= WIDTH
     words = " ".join(line[15:] for line in shown)
     assert all(f"{name} " in words or f"{name}," in words for name in main.list_commands(click.Context(main)))
+
+
+def test_the_unit_of_a_size_is_told() -> None:
+    for verb in ("run", "prove", "simulate", "bench"):
+        assert "1K is 1024 bytes" in " ".join(cxlemu(verb, "--help").output.split())

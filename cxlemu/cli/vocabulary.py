@@ -97,7 +97,10 @@ _FILE = click.Path(path_type=Path)
 VOCABULARY = {
     "ranks": Concept(("-n", "--ranks"), "ranks", {"help": "Number of ranks."}, (OneRanksParam, RanksParam)),
     "minbytes": Concept(
-        ("-b", "--minbytes"), "minbytes", {"type": BytesParam(), "help": "Smallest size."}, (BytesParam,)
+        ("-b", "--minbytes"),
+        "minbytes",
+        {"type": BytesParam(), "help": "Smallest size; 1K is 1024 bytes."},
+        (BytesParam,),
     ),
     "maxbytes": Concept(
         ("-e", "--maxbytes"), "maxbytes", {"type": BytesParam(), "help": "Largest size."}, (BytesParam,)

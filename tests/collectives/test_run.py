@@ -277,6 +277,7 @@ def test_an_algorithm_that_waits_for_ever_ends_at_the_deadline(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (["mine.py"], "'mine.py' is not the name of a collective: write --algorithm mine.py:FUNCTION"),
         (["all_rdeuce"], "unknown collective 'all_rdeuce'; did you mean all_reduce or reduce? Choose from "),
         (["--variant", "two_shot"], "all_gather has no variant 'two_shot': it has naive, aggregate, all, line"),
         (["broadcast", "-r", "4"], "root 4 is not one of the ranks 0..3"),

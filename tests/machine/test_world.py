@@ -273,6 +273,12 @@ def test_failures_survive_pickling_and_tell_causes_first() -> None:
     assert str(again) == str(told) == "rank 2 died\nrank 0 failed: slow\nrank 3 stopped"
 
 
+def test_memory_that_is_missing_is_a_sentence() -> None:
+    with pytest.raises(MemoryError) as missing:
+        np.empty(1 << 50, np.uint8)
+    assert "rank 0 failed: Unable to allocate 1.00 PiB for an array" in str(RankFailures({0: missing.value}))
+
+
 # -- stopped from outside
 
 
