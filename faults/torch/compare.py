@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
 from collectives.communicator.arrays import Array, dtype_name
+from collectives.communicator.calls.watch import SAME
 from cxlemu.choices import DTYPE_NAMES
 from cxlemu.errors import ContractError
 from cxlemu.plan import Plan, RedOp
@@ -206,7 +208,8 @@ class Compared:
         before = x.copy()
         run()
         every = self._gloo.gather(before)
-        wrong = np.zeros(4, np.int64)  # whether, the element, how many, and how many there are
+        wrong = np.zeros(5, np.int64)  # whether, the element, how many, how many there are, and what was called
+        wrong[4] = crc32(repr(what).encode())
         right: Array | None = None
         if out is not None:
             right = expected(every)
@@ -214,8 +217,10 @@ class Compared:
             got, want = (array.reshape(-1).view(np.uint8).reshape(-1, out.itemsize) for array in (out, right))
             differ = np.flatnonzero((got != want).any(axis=1))
             if differ.size:
-                wrong[:] = 1, differ[0], differ.size, out.size
+                wrong[:4] = 1, differ[0], differ.size, out.size
         verdicts = self._gloo.gather(wrong)
+        if len({int(verdict[4]) for verdict in verdicts}) > 1:
+            raise ContractError(self._unlike(what))
         guilty = next((rank for rank, verdict in enumerate(verdicts) if verdict[0]), None)
         if guilty is None:
             return
@@ -223,13 +228,21 @@ class Compared:
         if guilty == self._comm.rank and out is not None and right is not None:
             values[:] = out.reshape(-1)[wrong[1]], right.reshape(-1)[wrong[1]]
         got_value, right_value = (str(value) for value in self._gloo.gather(values)[guilty])
-        _, element, count, of = map(int, verdicts[guilty])
+        _, element, count, of, _ = map(int, verdicts[guilty])
         call = ShadowedCall(self.group, self._at.call, *what, dtype_name(x, reduces=False), x.size, self._comm.size)
         difference = Difference.explained(
             call, guilty, element, count, of, got_value, right_value, self._comm, x, out, self._as_run
         )
         self._found(difference, every)
         raise ContractError(difference.sentence())
+
+    def _unlike(self, what: tuple[str, str, int]) -> str:
+        """Say which two ranks called different things, where none waited for the other: two roots of a broadcast."""
+        mine = "{} {} root {}".format(*what).replace(" none", "")
+        texts = [each.tobytes().decode() for each in self._gloo.gather(np.frombuffer(mine.encode(), np.uint8))]
+        other = next(rank for rank, text in enumerate(texts) if text != texts[0])
+        where = f"[{texts[0]}] on rank 0 but [{texts[other]}] on rank {other}"
+        return f"call {self._at.call} of group {self.group} is {where}: {SAME}"
 
 
 def _fold(op: str, every: list[Array]) -> Array:

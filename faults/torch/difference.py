@@ -13,6 +13,7 @@ from cxlemu.errors import CxlemuError
 from cxlemu.plan import Kind, Op, Plan
 from cxlemu.plan.text import text
 from faults.prove import prove
+from faults.torch.messages import rank_of
 
 OUTPUT = 1  # of a part's buffers
 
@@ -37,6 +38,7 @@ class ShadowedCall:
 class Difference:
     call: ShadowedCall
     rank: int  # the first rank in the group with a wrong result
+    world_rank: int  # the same in the world
     element: int  # the first wrong element of its result
     count: int  # how many of its elements are wrong
     of: int  # how many elements its result has
@@ -67,10 +69,10 @@ class Difference:
             if plan is not None:
                 instruction = _storing(plan, rank, element * out.itemsize)
                 reason = re.sub(r"\(call \d+, ", "(", prove(as_run(plan)).reason)  # the prover's own number of it
-        return cls(call, rank, element, count, of, got, right, instruction, reason)
+        return cls(call, rank, comm.members[rank], element, count, of, got, right, instruction, reason)
 
     def sentence(self) -> str:
-        where = f"rank {self.rank}, element {self.element}: {self.got} instead of {self.right}"
+        where = f"{rank_of(self.rank, self.world_rank)}, element {self.element}: {self.got} instead of {self.right}"
         words = f"{self.call} differs from Gloo: {where} ({self.count} of {self.of} elements are wrong)"
         if self.instruction:
             words += f"; stored by {self.instruction}"

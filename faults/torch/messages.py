@@ -17,6 +17,7 @@ import torch
 
 from collectives.communicator.arrays import Array, dtype_name
 from collectives.communicator.messages.requests import ANY, Rank, Request, Status
+from cxlemu.choices import DTYPE_NAMES
 from cxlemu.errors import ContractError
 from cxlemu.memory.protocol import Bytes
 from faults.torch.group_faults import GroupNumbers
@@ -24,11 +25,17 @@ from faults.torch.group_faults import GroupNumbers
 STAY = timedelta(seconds=20)
 
 
+def rank_of(rank: int, world_rank: int) -> str:
+    """Name a rank of a group, and its number in the world where that is another one."""
+    return f"rank {rank}" + f" ({world_rank} in the world)" * (world_rank != rank)
+
+
 @dataclass(frozen=True)
 class MessageDifference:
     group: str
     number: int  # which of the messages that the rank sent or received in the group, as its errors count them
     rank: int  # who received it
+    world_rank: int  # the same in the world
     source: Rank  # who sent it
     tag: Rank
     dtype: str  # the elements' type, as plans name it
@@ -40,7 +47,7 @@ class MessageDifference:
 
     def sentence(self) -> str:
         subject = f"message {self.number} of group {self.group}, from rank {self.source}, tag {self.tag}, of "
-        text = f"{subject}{self.of} x {self.dtype} differs from Gloo: rank {self.rank}, "
+        text = f"{subject}{self.of} x {self.dtype} differs from Gloo: {rank_of(self.rank, self.world_rank)}, "
         if self.element < 0:
             return f"{text}{self.got} bytes instead of {self.right}"
         where = f"element {self.element}: {self.got} instead of {self.right}"
@@ -100,7 +107,7 @@ class MessageShadow:
         self._comm, self._group, self._gloo, self._found, self._at = comm, group, gloo, on_wrong, at
         self._changed = threading.RLock()
         self._leaving: list[tuple[Any, torch.Tensor]] = []  # Gloo reads the tensors
-        self._to_itself: dict[Rank, deque[Bytes]] = defaultdict(deque)  # by tag
+        self._to_itself: dict[Rank, deque[tuple[Bytes, str]]] = defaultdict(deque)  # by tag
         self._posted: list[ComparedReceive] = []  # in order
         self.compared = 0
         self.lost = False  # a message that did not fit is gone, and what follows is not known
@@ -108,13 +115,13 @@ class MessageShadow:
     def isend(self, array: Array, dest: int, tag: int = 0) -> Request:
         """Begin to send an array, by Gloo as well."""
         with self._changed:
-            raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8).copy()
+            raw, name = np.ascontiguousarray(array).reshape(-1).view(np.uint8).copy(), dtype_name(array, reduces=False)
             request: Request = self._comm.isend(array, dest, tag)
             if dest == self._comm.rank:
-                self._to_itself[tag].append(raw)
+                self._to_itself[tag].append((raw, name))
                 return request
             self._leaving = [each for each in self._leaving if not each[0].is_completed()]
-            for part in (np.array([raw.nbytes], np.int64), raw):
+            for part in (np.array([raw.nbytes, DTYPE_NAMES.index(name)], np.int64), raw):
                 if part.nbytes:
                     tensor = torch.from_numpy(part)
                     self._leaving.append((self._gloo.send([tensor], dest, tag), tensor))
@@ -157,14 +164,16 @@ class MessageShadow:
     def _compare(self, receive: ComparedReceive, status: Status) -> None:
         self.compared += 1
         try:
-            right = self._sent(status.source, status.tag)
+            right, sent = self._sent(status.source, status.tag)
         except RuntimeError as error:  # Gloo's
             self.lost = True
-            said = f"messages of group {self._group} are not compared from number {receive.number} on: {error}"
-            warnings.warn(said, RuntimeWarning, stacklevel=2)
+            self._warn(f"messages of group {self._group} are not compared from number {receive.number} on: {error}")
             return
         came = _bytes(receive.array)[: status.nbytes] if receive.kept is None else receive.kept
-        dtype = receive.array.dtype
+        dtype, name = receive.array.dtype, dtype_name(receive.array, reduces=False)
+        if sent != name:
+            which = f"message {receive.number} of group {self._group}, from rank {status.source}, tag {status.tag}"
+            self._warn(f"{which}, was sent as {sent} and is received as {name}: its bytes are not converted")
         element, count, got, wanted = -1, 0, str(came.nbytes), str(right.nbytes)
         if came.nbytes == right.nbytes:
             differ = np.flatnonzero((came != right).reshape(-1, dtype.itemsize).any(axis=1))
@@ -172,22 +181,26 @@ class MessageShadow:
                 return
             element, count = int(differ[0]), differ.size
             got, wanted = (str(each.view(dtype)[element]) for each in (came, right))
-        of, name = right.nbytes // dtype.itemsize, dtype_name(receive.array, reduces=False)
-        fields = (self._group, receive.number, self._comm.rank, status.source, status.tag, name)
+        rank, of = self._comm.rank, right.nbytes // dtype.itemsize
+        fields = (self._group, receive.number, rank, self._comm.members[rank], status.source, status.tag, name)
         difference = MessageDifference(*fields, element, count, of, got, wanted)
         self._found(difference)
         receive.difference = ContractError(difference.sentence())
 
-    def _sent(self, source: Rank, tag: Rank) -> Bytes:
+    def _warn(self, sentence: str) -> None:
+        warnings.warn(sentence, RuntimeWarning, stacklevel=3)
+
+    def _sent(self, source: Rank, tag: Rank) -> tuple[Bytes, str]:
+        """Receive by Gloo what was sent, and the type of its elements."""
         if source == self._comm.rank:
             return self._to_itself[tag].popleft()
-        nbytes = torch.zeros(1, dtype=torch.int64)
-        self._gloo.recv([nbytes], source, tag).wait()
-        raw = torch.zeros(int(nbytes), dtype=torch.uint8)
+        head = torch.zeros(2, dtype=torch.int64)
+        self._gloo.recv([head], source, tag).wait()
+        raw = torch.zeros(int(head[0]), dtype=torch.uint8)
         if raw.numel():
             self._gloo.recv([raw], source, tag).wait()
         array: Bytes = raw.numpy()
-        return array
+        return array, DTYPE_NAMES[int(head[1])]
 
 
 def _bytes(array: Array) -> Bytes:

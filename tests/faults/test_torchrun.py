@@ -237,6 +237,41 @@ def test_a_message_that_is_stale_is_named(tmp_path: Path) -> None:
     assert "again, alone" not in done.stderr  # no call is kept
 
 
+UNLIKE = """
+import torch, torch.distributed as dist
+dist.init_process_group("cxl")
+rank, group = dist.get_rank(), dist.new_group([1, 2])
+if rank == 2:
+    dist.recv(torch.ones(4, dtype=torch.int32), 1, group)
+elif rank:
+    dist.send(torch.ones(4), 2, group)
+if rank:
+    dist.broadcast(torch.ones(4), src=rank, group=group)
+"""
+
+
+@needs_torch
+@pytest.mark.deep
+def test_two_roots_and_two_types_for_which_no_rank_waits_are_told(tmp_path: Path) -> None:
+    (tmp_path / "unlike.py").write_text(UNLIKE)
+    done = torchrun("-n", "3", "--compare", "gloo", "unlike.py", cwd=tmp_path, code=1)
+    words = " ".join(done.stdout.split())
+    assert words.count("is [broadcast root 0] on rank 0 but [broadcast root 1] on rank 1: all ranks must") == 2
+    assert "from rank 0, tag 0, was sent as f32 and is received as i32: its bytes are not converted" in words
+
+
+@needs_torch
+def test_a_rank_of_a_smaller_group_has_its_number_in_the_world() -> None:
+    from faults.torch.difference import Difference, ShadowedCall
+    from faults.torch.messages import MessageDifference
+
+    call = ShadowedCall("1", 3, "all_gather", "none", 0, "f32", 4, 2)
+    for world_rank, named in ((1, "Gloo: rank 1, "), (5, "Gloo: rank 1 (5 in the world), ")):
+        assert named in Difference(call, 1, world_rank, 0, 1, 8, "0.0", "1.0").sentence()
+        fields = ("1", 3, 1, world_rank, 0, 7, "f32")
+        assert named in MessageDifference(*fields, 0, 1, 4, "0.0", "1.0").sentence()
+
+
 @needs_torch
 @pytest.mark.deep
 def test_steps_on_a_modelled_fabric_are_told_beside_the_virtual_engine(tmp_path: Path) -> None:
