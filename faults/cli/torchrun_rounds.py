@@ -84,6 +84,7 @@ def _rows(
     for rank, code in round.codes.items():
         if code < 0:
             how = "stopped by cxlemu torchrun" if rank in round.stopped else f"ended by signal {-code}"
+            how = "suspended, as by SIGSTOP" if rank in round.suspended else how
         elif rank in failed:
             continue
         elif code:

@@ -21,7 +21,7 @@ from cxlemu.errors import ArgumentError
 from cxlemu.files import read_file
 from cxlemu.memory import MemorySpec
 from cxlemu.plan import Op
-from cxlemu.signals import stops_exit
+from cxlemu.signals import is_stop, stops_exit
 from cxlemu.topology import Topology
 from cxlemu.topology.fields import closest
 from cxlemu.units import counted
@@ -69,7 +69,13 @@ def run(ctx: click.Context, asked: TorchrunFlags) -> None:
 
     if faults is not None and asked.faults is not None:
         click.echo(f"# faults   {asked.faults}: {counted(len(faults.faults), 'fault')}")
-    rounds = run_ranks(str(script), asked.arguments, asked.ranks, asked.max_restarts, environment, told)
+    try:
+        rounds = run_ranks(str(script), asked.arguments, asked.ranks, asked.max_restarts, environment, told)
+    except BaseException as error:
+        if is_stop(error):
+            click.echo("interrupted")
+            _tell(_reports(kept, asked.ranks), [], kept)
+        raise
     lines = _reports(kept, asked.ranks)
     missing = undone(asked, faults or TrainingScript(), lines)
     report = {
@@ -178,7 +184,7 @@ def _tell(events: list[dict[str, Any]], rounds: list[Round], kept: Path, *, debu
     if steps and not any(event["kind"] in ("error", "replicas") for event in events):
         click.echo(f"# replicas compared: after {counted(len(steps), 'step')}, all equal")
     _tell_steps([event for event in events if event["kind"] == "steps" and event["rank"] == 0])
-    if any(event["kind"] == "fault" for event in events) or any(each.failed for each in rounds):
+    if rounds and (any(event["kind"] == "fault" for event in events) or any(each.failed for each in rounds)):
         tell_rounds(events, rounds, wrong, debug=debug)
     sentences = list(dict.fromkeys(event["sentence"] for event in wrong))
     for sentence in sentences[:FOUND_MAX]:

@@ -204,7 +204,6 @@ class Compared:
         run: Callable[[], Any],
         expected: Expected,
     ) -> None:
-        self.calls += 1
         before = x.copy()
         run()
         every = self._gloo.gather(before)
@@ -219,6 +218,7 @@ class Compared:
             if differ.size:
                 wrong[:4] = 1, differ[0], differ.size, out.size
         verdicts = self._gloo.gather(wrong)
+        self.calls += 1
         if len({int(verdict[4]) for verdict in verdicts}) > 1:
             raise ContractError(self._unlike(what))
         guilty = next((rank for rank, verdict in enumerate(verdicts) if verdict[0]), None)

@@ -43,6 +43,7 @@ class TrainingHarness:
         self._report = Path(settings.folder, f"rank-{rank}.jsonl")
         self._steps = PacedSteps(self.tell) if settings.pace else None
         self._numbers: dict[str, GroupNumbers] = {}  # by group
+        self._compared: dict[str, Compared] = {}  # by group, until it is left
 
     def tell(self, kind: str, **what: Any) -> None:
         """Add a line to this rank's report: what happened, and when."""
@@ -103,9 +104,10 @@ class TrainingHarness:
             self.tell("difference", sentence=difference.sentence(), **difference.plain())
 
         gloo = GlooShadow(store, comm.rank, comm.size)
-        return Compared(
-            comm, group, gloo, found, found_message, partial(self._as_run, comm.members), self._numbers[group]
-        )
+        as_run = partial(self._as_run, comm.members)
+        its = Compared(comm, group, gloo, found, found_message, as_run, self._numbers[group])
+        self._compared[group] = its
+        return its
 
     def call(self, group: str, number: int, run: Callable[[], None]) -> None:
         """Make a call, which faults and comparisons give the group's number."""
@@ -120,10 +122,19 @@ class TrainingHarness:
         self.tell("made", calls=calls)
         if isinstance(comm, Compared):
             comm.leave()
-            messages = comm.messages
-            self.tell("compared", group=comm.group, calls=comm.calls, messages=messages.compared, lost=messages.lost)
+            self._tell_compared(self._compared.pop(comm.group))
         if self._steps is not None:
             self._steps.leave()
+
+    def stopped(self, where: list[str]) -> None:
+        """Tell where this rank was when it was ended, and what was compared until then."""
+        self.tell("stopped", where=where)
+        for its in self._compared.values():
+            self._tell_compared(its)
+
+    def _tell_compared(self, its: Compared) -> None:
+        messages = its.messages
+        self.tell("compared", group=its.group, calls=its.calls, messages=messages.compared, lost=messages.lost)
 
     def _as_run(self, members: Sequence[int], plan: Plan) -> Plan:
         for rank, member in enumerate(members):

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO
 
 from cxlemu.signals import stops_exit
@@ -24,6 +25,7 @@ class Round:
     # for each rank its exit code; negative: the signal that killed it
     codes: dict[int, int] = field(default_factory=dict)
     stopped: list[int] = field(default_factory=list)  # ranks that were still running when the grace was over
+    suspended: list[int] = field(default_factory=list)  # those of them that somebody had stopped by SIGSTOP
 
     @property
     def failed(self) -> bool:
@@ -94,6 +96,7 @@ def _round(
             for child in children:
                 if child.poll() is None:
                     child.send_signal(stop)
+                    child.send_signal(signal.SIGCONT)  # so that one that is suspended tells its line
             _wait(children, 3.0 if stop == signal.SIGTERM else 30.0)
         for reader in readers:
             reader.join(5.0)
@@ -113,8 +116,14 @@ def _watch(children: list[subprocess.Popen[str]], became: Round) -> None:
                     end = time.monotonic() + GRACE_S
         if end is not None and time.monotonic() > end:
             became.stopped = [rank for rank in range(len(children)) if rank not in became.codes]
+            became.suspended = [rank for rank in became.stopped if _is_suspended(children[rank].pid)]
             return
         time.sleep(TICK_S)
+
+
+def _is_suspended(pid: int) -> bool:
+    """Whether a child, which nobody has waited for, is stopped by a signal; the state follows its name in brackets."""
+    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2][:1] == b"T"
 
 
 def _wait(children: list[subprocess.Popen[str]], seconds: float) -> None:

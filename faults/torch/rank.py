@@ -39,7 +39,7 @@ def main(script: str, *arguments: str) -> None:
     """Run a training script, and report how it ended."""
     settings = Settings.of_environment()
     harness = TrainingHarness(settings, int(os.environ["RANK"]))
-    terminates_in_order(lambda frame: harness.tell("stopped", where=_where(traceback.extract_stack(frame))))
+    terminates_in_order(lambda frame: harness.stopped(_where(traceback.extract_stack(frame))))
     die_with(int(os.environ[PARENT]))
     Installed.harness = harness
     every_group_is_cxl()

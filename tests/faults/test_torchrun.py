@@ -26,7 +26,7 @@ from faults.cli.torchrun import TorchrunFlags
 from faults.cli.torchrun_rounds import place
 from faults.cli.torchrun_run import _tell as tell
 from faults.cli.torchrun_undone import undone
-from faults.torch.launch import Round
+from faults.torch.launch import Round, run_ranks
 from faults.torch.leaving_out import LeavingOut
 from faults.torch.saved import FORMAT, SavedCall, load, replay
 from faults.torch.script import TrainingScript
@@ -455,6 +455,64 @@ def test_a_rank_that_is_stopped_tells_its_line_and_a_librarys_is_not_the_scripts
             rank.kill()
     (told,) = map(json.loads, (tmp_path / "rank-0.jsonl").read_text().splitlines())
     assert told["kind"] == "stopped" and place(told) == " (late.py line 3)"
+
+
+SUSPENDED = """
+import os, pathlib, signal, sys, time
+file = pathlib.Path("pid")
+if os.environ["RANK"] == "1":
+    file.with_suffix(".new").write_text(str(os.getpid()))
+    file.with_suffix(".new").rename(file)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(600)
+while not file.exists() or ") T" not in pathlib.Path(f"/proc/{file.read_text()}/stat").read_text():
+    time.sleep(0.01)
+sys.exit(1)
+"""
+
+
+@needs_torch
+def test_a_rank_that_somebody_suspends_tells_its_line_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("faults.torch.launch.GRACE_S", 0.0)
+    monkeypatch.chdir(tmp_path)
+    Path("suspended.py").write_text(SUSPENDED)
+    Settings(str(tmp_path)).write()
+    env = {**os.environ, VARIABLE: str(tmp_path)}
+    rounds = run_ranks("suspended.py", (), 2, 0, env, lambda rank, line: None)
+    (told,) = map(json.loads, (tmp_path / "rank-1.jsonl").read_text().splitlines())
+    tell([told], rounds, tmp_path)
+    words = " ".join(capsys.readouterr().out.split())
+    assert "1 suspended, as by SIGSTOP (suspended.py line " in words and "stopped by cxlemu" not in words
+
+
+ENDLESS = """
+import time, torch, torch.distributed as dist
+dist.init_process_group("cxl")
+for _ in range(3):
+    dist.all_reduce(torch.ones(4))
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@needs_torch
+@pytest.mark.deep
+def test_a_run_that_is_ended_tells_what_was_compared(tmp_path: Path) -> None:
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    words = [sys.executable, "-P", "-m", "cxlemu", "torchrun", "--compare", "gloo", "endless.py"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=tmp_path, text=True) as run:
+        try:
+            assert run.stdout is not None
+            while (line := run.stdout.readline()) != "ready\n":
+                assert line
+            run.terminate()
+            said = run.communicate(timeout=PATIENT_S)[0]
+        finally:
+            run.kill()
+    assert run.returncode == 128 + signal.SIGTERM
+    assert said.endswith("interrupted\n# compared with Gloo: 3 calls of 1 group, 0 wrong\n")
 
 
 PAUSE = """
