@@ -92,8 +92,9 @@ static void move(int writes, int file, void *at) {
     static const int read_by[] = {IORING_OP_READ, IORING_OP_READV, IORING_OP_READ_FIXED};
     static const int write_by[] = {IORING_OP_WRITE, IORING_OP_WRITEV, IORING_OP_WRITE_FIXED};
     struct iovec parts[2] = {{at, LINE}, {(char *)at + LINE, SIZE - LINE}}, whole = {at, SIZE};
-    struct io_uring_params p = {0};
+    struct io_uring_params p = {.flags = WAY == RING_PARTS ? IORING_SETUP_SQPOLL : 0};
     const int ring = (int)must(syscall(SYS_io_uring_setup, 4, &p));
+    if (p.flags & IORING_SETUP_SQPOLL) exit(73); /* a thread of the kernel's takes entries unseen */
     char *sq = mapped(ring, p.sq_off.array + p.sq_entries * 4, IORING_OFF_SQ_RING);
     char *cq = mapped(ring, p.cq_off.cqes + p.cq_entries * sizeof(struct io_uring_cqe), IORING_OFF_CQ_RING);
     struct io_uring_sqe *one = mapped(ring, p.sq_entries * sizeof *one, (off_t)IORING_OFF_SQES);
