@@ -30,6 +30,7 @@ from faults.machine.schedule import Schedule, from_json, from_token, to_json, to
 from faults.machine.steps import Machine
 from faults.verdict import Verdict
 
+ROWS_MAX = 60  # of the table of an execution that a search found
 OWN_CODE_S = 2.0  # after its budget, a search looks at the clock only when the program's own code has come back
 
 
@@ -168,7 +169,10 @@ def _print(machine: Machine, result: Exploration, what: str, again: list[str], n
     if note:
         print_wrapped(out, f"note: {note}")
     if result.schedule:
-        out.print(schedule_table(machine, result.schedule), soft_wrap=False)
+        left_out = 0 if result.followed else max(len(result.schedule) - ROWS_MAX, 0)
+        if left_out:
+            print_wrapped(out, f"steps 1 to {left_out} are left out; the command below shows them")
+        out.print(schedule_table(machine, result.schedule, left_out), soft_wrap=False)
         out.print(f"again: {shlex.join([*again, '--replay', to_token(result.schedule)])}", markup=False)
 
 

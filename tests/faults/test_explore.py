@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -759,6 +760,26 @@ def test_the_search_in_c_agrees_with_the_definition(name: str, which: str) -> No
         assert native.outcomes.keys() == reference.outcomes.keys()
     else:
         assert (native.finding.kind, native.finding.thread) == (reference.finding.kind, reference.finding.thread)
+
+
+LONG = """
+from faults import Store, protocol
+@protocol("x")
+def long(rank: int, ranks: int):
+    for _ in range(70):
+        yield Store("x", rank)
+    assert rank
+"""
+
+
+def test_of_a_long_execution_the_end_is_shown_and_all_by_replay(tmp_path: Path) -> None:
+    (tmp_path / "long.py").write_text(LONG)
+    found = cxlemu("explore", tmp_path / "long.py:long", code=1).output
+    assert "steps 1 to 10 are left out; the command below shows them" in found
+    assert "\n  11   store" in found and "\n  10 " not in found
+    again = shlex.split(found.partition("again: ")[2])
+    whole = cxlemu(*again[1:], code=1).output
+    assert "\n  1    store" in whole and "\n  70   store" in whole and "left out" not in whole
 
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.py")), ids=lambda file: file.stem)
