@@ -35,6 +35,7 @@ class PlanCallFlags(JsonFlags):
 
 
 class PlanShowFlags(PlanCallFlags):
+    collective: str | None = argument(required=False, metavar="[COLLECTIVE|FILE.plan]")
     saved: Path | None = path("--file", help="Show a plan that cxlemu plan save wrote.")
     limit: int = flag("--limit", type=click.IntRange(1), default=100, help="Largest number of rows in a table.")
 
@@ -77,7 +78,7 @@ def show() -> None:
     Examples:
       cxlemu plan show all_gather -n 4 -b 1M
       cxlemu plan show all_reduce --variant two_shot -n 3 -b 64K --limit 20
-      cxlemu plan show --file all_reduce.plan --json -
+      cxlemu plan show all_reduce.plan --json -
     """
 
 

@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -13,6 +14,7 @@ from collectives.algorithms.catalog import build, load_plan, pushing, recipe, va
 from collectives.algorithms.choose import choose
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
 from collectives.builder.recipes import Recipe
+from collectives.choices import is_plan
 from collectives.cli.plan import PlanCallFlags, PlanCheckFlags, PlanSaveFlags, PlanShowFlags, PlanTrafficFlags
 from collectives.cli.targets import check_applies
 from collectives.contracts import COLLECTIVES, contract_of
@@ -70,6 +72,9 @@ def show(ctx: click.Context, asked: PlanShowFlags) -> None:
     if asked.saved is not None:
         _refuse_others(ctx, "saved", "limit", "json_file")
         plan = load_plan(asked.saved)
+    elif asked.collective is not None and is_plan(asked.collective):
+        _refuse_others(ctx, "collective", "limit", "json_file", file=asked.collective)
+        plan = load_plan(Path(asked.collective))
     else:
         plan = _plan(ctx, asked)
     if not write_json(asked.json_file, _as_dict(plan)):
@@ -77,14 +82,13 @@ def show(ctx: click.Context, asked: PlanShowFlags) -> None:
     check_rules(plan)
 
 
-def _refuse_others(ctx: click.Context, *allowed: str) -> None:
+def _refuse_others(ctx: click.Context, *allowed: str, file: str = "--file") -> None:
     """Refuse options that would build another plan: with a plan from a file they are mistakes."""
     for parameter in ctx.command.params:
         name = str(parameter.name)
         if name not in allowed and ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE:
-            raise click.UsageError(
-                f"{max(parameter.opts, key=len)} does not go with --file: the file defines the call."
-            )
+            flag = max(parameter.opts, key=len)
+            raise click.UsageError(f"{flag} does not go with {file}: the file defines the call.")
 
 
 def _as_dict(plan: Plan) -> dict[str, Any]:

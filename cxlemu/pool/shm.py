@@ -212,7 +212,7 @@ class ShmPool(Pool):
 
 def attach_by_name(name: str | None, deadline_s: float) -> ShmPool:
     if name is None:
-        raise ArgumentError("a pool in shared memory already exists under a name: give the pool's name")
+        raise ArgumentError("a tenant runs in a pool in shared memory that is there already: give the pool's name")
     return ShmPool.attach(name, deadline_s=deadline_s)
 
 

@@ -281,7 +281,8 @@ def test_saved_plans_are_checked_and_shown(tmp_path: Path) -> None:
     assert (saved.exit_code, saved.output.startswith(f"{path}: broadcast all 65536 B f32, 3 ranks")) == (0, True)
     checked = cxlemu("check", path)
     assert (checked.exit_code, checked.output.startswith(f"{path}: ok, broadcast all")) == (0, True)
-    assert cxlemu("show", "--file", path).output == cxlemu("show", "broadcast", "-n", 3, "-b", "64K").output
+    built = cxlemu("show", "broadcast", "-n", 3, "-b", "64K").output
+    assert cxlemu("show", "--file", path).output == cxlemu("show", path).output == built
 
 
 def test_a_wrong_file_is_told_in_one_sentence(tmp_path: Path) -> None:
@@ -346,6 +347,7 @@ def test_save_into_a_pipe_and_through_a_link(tmp_path: Path) -> None:
     (["show", "all_gather", "-b", "lots"], "is not a size in bytes"),
     (["show", "all_gather", "-c", "nowhere"], "neither a file nor a shipped topology"),
     (["show", "--file", "a.plan", "-n", "3"], "--ranks does not go with --file"),
+    (["show", "a.plan", "-n", "3"], "--ranks does not go with a.plan: the file defines the call"),
     (["show", "all_gather", "--file", "a.plan"], "collective does not go with --file"),
     (["show", "all_gather", "--algorithm", "mine.py:ring"], "give a COLLECTIVE, or --algorithm"),
     (["show", "--algorithm", "mine.py:ring"], "there is no file mine.py"),
