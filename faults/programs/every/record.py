@@ -81,10 +81,9 @@ class RecordReader:
         owners: list[int | tuple[int, int]] = [-1]
         for thread, steps in turns:
             owners += [(thread, steps)] if thread >= MOVE_TURNS else [thread] * steps
-        entries = list(map(_Entry._make, _ENTRY.iter_unpack(raw)))
-        its = _Reader(owners, entries, len(raw) == count * _ENTRY.size, sure, self._coherent, invariants)
-        last, self._last = self._last, its
-        return its.read(last)
+        last = self._last
+        its = self._last = _Reader(owners, raw, last, sure, self._coherent, invariants)
+        return its.read(last, complete=len(raw) == count * _ENTRY.size)
 
 
 def read(
@@ -115,19 +114,23 @@ class _Reader:
     def __init__(
         self,
         owners: list[int | tuple[int, int]],
-        entries: list[_Entry],
-        complete: bool,
+        raw: bytes,
+        last: _Reader | None,
         sure: int,
         coherent: Sequence[CoherentRange],
         invariants: Sequence[frozenset[Line]],
     ) -> None:
-        self._owners, self._entries, self._complete = owners, entries, complete
+        self._owners, self._raw = owners, raw
         self._coherent, self._invariants = coherent, invariants
+        self._as_last = _alike(raw, last._raw) // _ENTRY.size if last else 0  # how many entries
+        self._entries: list[_Entry] = last._entries[: self._as_last] if last else []
+        self._entries += map(_Entry._make, _ENTRY.iter_unpack(raw[self._as_last * _ENTRY.size :]))
         self._of: dict[int, list[_Entry]] = {}  # entries of each step
         self._born: dict[int, list[_Entry]] = {}
         self._cycles: dict[int, list[_Entry]] = {}
-        for entry in entries:
-            into = {_BORN: self._born, _CYCLE: self._cycles}.get(entry.kind, self._of)
+        for entry in self._entries:
+            kind = entry.kind
+            into = self._of if kind < _BORN else self._born if kind == _BORN else self._cycles
             into.setdefault(entry.number, []).append(entry)
         self._hosts = {entry.thread: entry.host for births in self._born.values() for entry in births}
         self._in_cycle = {
@@ -160,7 +163,7 @@ class _Reader:
     def _events(self) -> list[RunEvent]:
         return self._order.events
 
-    def read(self, last: _Reader | None) -> Trace:
+    def read(self, last: _Reader | None, *, complete: bool) -> Trace:
         """Read the run, but what it begins with as the last one that was read."""
         apart = max(_APART_LEAST, len(self._owners) // _MARKS)
         for number in range(self._go_on_from(last) if last else 0, len(self._owners)):
@@ -173,14 +176,15 @@ class _Reader:
             self._events.append(RunEvent((LAND, host, pool, line), host, arrived=arrived, posted=its, stores=True))
             self._enabled.append(frozenset())
             self._order.add(self._events[-1], 0)
-        return Trace(self._events, self._enabled, self._complete, self._rounds, self._repeats)
+        return Trace(self._events, self._enabled, complete, self._rounds, self._repeats)
 
     def _go_on_from(self, last: _Reader) -> int:
         """Take over the last state of another run up to which both are the same; returns the step that comes next."""
         if (self._hosts, self._crashes, self._invariants) != (last._hosts, last._crashes, last._invariants):
             return 0
-        alike = _alike(self._entries, last._entries)  # behind them come also entries of earlier steps
-        others = (entry.number for its in (self, last) for entry in its._entries[alike:])
+        others = (
+            entry.number for its in (self, last) for entry in its._entries[self._as_last :]
+        )  # or of earlier steps
         number = min((_alike(self._owners, last._owners), *others, *self._in_cycle ^ last._in_cycle))
         self._marks = [mark for mark in last._marks if mark[0] <= number]
         begins, state = self._marks[-1]
@@ -401,8 +405,14 @@ class _Reader:
 
 def _alike(one: Sequence[object], other: Sequence[object]) -> int:
     """Count what two lists begin with alike."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((k for k, (its, others) in pairs if its != others), min(len(one), len(other)))
+    alike, apart = 0, min(len(one), len(other)) + 1
+    while alike + 1 < apart:
+        middle = (alike + apart) // 2
+        if one[alike:middle] == other[alike:middle]:
+            alike = middle
+        else:
+            apart = middle
+    return alike
 
 
 class _LeftLines:
