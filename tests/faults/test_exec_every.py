@@ -2,16 +2,18 @@
 
 import contextlib
 import json
+import random
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from datetime import date
 from itertools import count, takewhile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +26,7 @@ from faults.programs.every.events import RunEvent, Trace, copied
 from faults.programs.every.explore import EveryCoverage, EveryLimits, _judge, explore
 from faults.programs.every.record import RecordReader
 from faults.programs.every.saved import RUNS_OWN, restored, saved
-from faults.programs.every.search import Branch, EverySearch, TriedPlace
+from faults.programs.every.search import Branch, EverySearch, TriedPlace, Turns
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
 from faults.programs.run import run
 from faults.programs.servers import ForkServers
@@ -94,7 +96,7 @@ def test_a_look_at_what_keeps_a_host_waiting_may_have_come_earlier(
     """On some machines a cycle is seen a round later: then the looks before it are events, which race as well."""
     let_come_first, rounds = EverySearch._let_come_first, 0
 
-    def counted(self: EverySearch, trace: Trace, offset: int, event: RunEvent) -> None:
+    def counted(self: EverySearch[Any], trace: Trace, offset: int, event: RunEvent) -> None:
         nonlocal rounds
         rounds += all(event is not one for one in trace.events)
         let_come_first(self, trace, offset, event)
@@ -353,7 +355,71 @@ def test_a_spent_budget_is_unknown(litmus: Path) -> None:
     assert "the budget of 1 s is spent" in result.output
 
 
+@pytest.mark.parametrize("late", ["run", "read"])
+def test_a_run_is_given_up_where_it_takes_too_long_to_examine(
+    litmus: Path, monkeypatch: pytest.MonkeyPatch, late: str
+) -> None:
+    """The budget ends before it is read, or before its races are searched for; it is no execution of this search."""
+    now, done = [0.0], list[str]()
+
+    def until_late(what: str, does: Callable[..., Any]) -> Callable[..., Any]:
+        def its(*given: Any) -> Any:
+            result = does(*given)
+            now[0] += 100.0 * (what == late)
+            done.append(what)
+            return result
+
+        return its
+
+    monkeypatch.setattr("faults.programs.every.explore.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("faults.programs.every.explore.run", until_late("run", run))
+    monkeypatch.setattr(RecordReader, "read", until_late("read", RecordReader.read))
+    ((_, covered),) = explore(setting(litmus, "s:0:1 f:0 x : i:0 l:0"), EveryLimits(budget_s=60.0))
+    assert done == ["run", "read"][: 1 + (late == "read")] and (covered.executions, covered.runs) == (0, 1)
+    assert list(covered.undecided) == ["the budget of 60 s is spent (--budget)"]
+
+
+def test_a_run_is_read_up_to_as_many_events_as_there_is_memory_for(
+    litmus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "EVENTS_MOST", 4)
+    *_, (_, covered) = explore(setting(litmus, "s:0:1 f:0 x : i:0 l:0"), WHOLE)
+    assert list(covered.undecided) == ["an execution had more steps than can be recorded"]
+
+
 # --- a search in several calls ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_run_that_was_given_up_is_made_again(litmus: Path, seed: int) -> None:
+    """Also by another call, which has the places that were saved."""
+
+    class GivenUp(Exception):
+        pass
+
+    def in_time() -> None:
+        if draw.random() < 1 / 40:
+            raise GivenUp
+
+    def once(turns: Turns, sure: int) -> tuple[RunResult, Trace]:
+        result = run(its, RunChoice(None, 0, turns), servers)
+        return result, record.read(result.record, result.turns, sure)
+
+    its, draw, times = setting(litmus, "s:0:1 f:0 x i:64 l:64 : s:64:1 f:64 x i:0 l:0 : z:0"), random.Random(seed), 0
+    with ForkServers() as servers:
+        whole = EverySearch(once, evictions=1)
+        expected = {(seen(result), result.ending) for result in whole.all()}
+        search, found = EverySearch(once, evictions=1, in_time=in_time), set[tuple[str, RunEnding]]()
+        while True:
+            try:
+                for result in search.all():
+                    found.add((seen(result), result.ending))
+                break
+            except GivenUp:
+                places, executions, times = saved(search.places), search.executions, times + 1
+                search = EverySearch(once, evictions=1, in_time=in_time)
+                search.places, search.executions = restored(json.loads(json.dumps(places))), executions
+    assert times > 2 and found == expected and search.executions >= whole.executions
 
 
 def test_a_search_that_is_resumed_comes_to_what_one_call_comes_to(litmus: Path, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from faults.programs.turns import crash_in, damage_in
 from faults.verdict import Verdict
 
 KEPT = 10  # runs with warnings, for the report
+LATE_S = 1.0  # how long the last run may be examined behind the end of the budget
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class EveryCoverage:
 
 
 class _CutShort(Exception):  # no error
-    """The budget ended before this run did, so the search has not taken it up."""
+    """The budget ended before this run did, or before it was examined, so the search has not taken it up."""
 
     def __init__(self, result: RunResult) -> None:
         super().__init__()
@@ -129,21 +130,29 @@ def _runs(
     stops: StopsWait,
     journal: JournalFile | None,
 ) -> Iterator[tuple[RunResult, EveryCoverage]]:
-    began, limits, reader = time.monotonic(), covered.limits, RecordReader(setting.coherent)
+    began, limits, latest = time.monotonic(), covered.limits, list[RunResult]()
+
+    def in_time() -> None:
+        if time.monotonic() > began + limits.budget_s + LATE_S and not latest[0].failed:
+            raise _CutShort(latest[0])
+
+    reader = RecordReader(setting.coherent, in_time)
 
     def once(turns: Turns, sure: int, losses: Losses | None = () if limits.damage else None) -> tuple[RunResult, Trace]:
         left = max(began + limits.budget_s - time.monotonic(), 0.1)
         hurried = replace(setting, deadline_s=min(setting.deadline_s, left))
         with stops.come():
             result = run(hurried, RunChoice(None, 0, turns, losses), servers)
+        record, result.record = result.record, (0, b"")
+        latest[:] = [suppress(setting, result, reasons)]
         if result.ending is RunEnding.DEADLINE and left < setting.deadline_s and not result.failed:
-            raise _CutShort(suppress(setting, result, reasons))
-        trace = reader.read(result.record, result.turns, sure, result.invariants)
-        covered.past_caches |= holds_nt(result.record)
-        result.record = (0, b"")
-        return suppress(setting, result, reasons), trace
+            raise _CutShort(latest[0])
+        trace = reader.read(record, result.turns, sure, result.invariants)
+        covered.past_caches |= holds_nt(record)
+        return latest[0], trace
 
     how: dict[str, Any] = {name: getattr(limits, name) for name in ("preemptions", "evictions", "reduced")}
+    how["in_time"] = in_time
     last = setting.commands[-1].stage
     crashing = [CrashSearch(once, host, last, **how) for host in limits.crashes]
     plain = [DamageSearch(once, limits.damage, last, **how) if limits.damage else EverySearch(once, **how)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from cxlemu.memory.line import LINE_BYTES
@@ -53,10 +53,11 @@ class RecordReader:
 
     Args:
         coherent: Where loads and stores are those of the pool itself.
+        in_time: Called at each step that is read; what it raises gives the run up.
     """
 
-    def __init__(self, coherent: Sequence[CoherentRange] = ()) -> None:
-        self._coherent = coherent
+    def __init__(self, coherent: Sequence[CoherentRange] = (), in_time: Callable[[], None] = lambda: None) -> None:
+        self._coherent, self._in_time = coherent, in_time
         self._last: _Reader | None = None
 
     def read(
@@ -83,7 +84,7 @@ class RecordReader:
             owners += [(thread, steps)] if thread >= MOVE_TURNS else [thread] * steps
         last = self._last
         its = self._last = _Reader(owners, raw, last, sure, self._coherent, invariants)
-        return its.read(last, complete=len(raw) == count * _ENTRY.size)
+        return its.read(last, self._in_time, complete=len(raw) == count * _ENTRY.size)
 
 
 def read(
@@ -107,6 +108,7 @@ _STATE = (
     *("_flushed", "_lingering", "_pending", "_in_rounds", "_left", "_dead", "_alive", "_waits", "_ordinals", "_makers"),
     *("_now", "_order", "_enabled", "_rounds", "_stay", "_repeats"),
 )
+EVENTS_MOST = 1 << 17  # whose orders take a gigabyte
 _APART_LEAST, _MARKS = 16, 16  # how many steps lie between two marks, and how many marks a run has
 
 
@@ -163,10 +165,14 @@ class _Reader:
     def _events(self) -> list[RunEvent]:
         return self._order.events
 
-    def read(self, last: _Reader | None, *, complete: bool) -> Trace:
+    def read(self, last: _Reader | None, in_time: Callable[[], None], *, complete: bool) -> Trace:
         """Read the run, but what it begins with as the last one that was read."""
         apart = max(_APART_LEAST, len(self._owners) // _MARKS)
         for number in range(self._go_on_from(last) if last else 0, len(self._owners)):
+            in_time()
+            if len(self._events) >= EVENTS_MOST:
+                complete = False
+                break
             if not self._marks or number >= self._marks[-1][0] + apart:
                 self._marks.append((number, {name: copied(getattr(self, name)) for name in _STATE}))
             self._take(number)

@@ -77,6 +77,7 @@ class EverySearch(Generic[Ran]):
         preemptions: How often a turn may end before a step that its thread could make; None: as often as possible.
         evictions: How many lines may leave a cache that no instruction drops.
         reduced: Whether executions that differ in the order of independent events count as one.
+        in_time: Called at each event of a run; what it raises gives the run up, which is then to be made again.
     """
 
     def __init__(
@@ -86,8 +87,10 @@ class EverySearch(Generic[Ran]):
         preemptions: int | None = None,
         evictions: int = 0,
         reduced: bool = True,
+        in_time: Callable[[], None] = lambda: None,
     ) -> None:
         self._run, self._bound, self._evictions, self._reduced = run, preemptions, evictions, reduced
+        self._in_time = in_time
         self.places: list[TriedPlace] = []
         self.executions = 0  # those that differ
         self.faults = 0  # executions in which something breaks
@@ -137,7 +140,19 @@ class EverySearch(Generic[Ran]):
         ]
 
     def _explore(self, branch: Branch | None) -> Ran:
-        """Run the events up to the last place, then a branch there, and go on; nothing changes before the run's end."""
+        """Run the events up to the last place, then a branch there, and go on."""
+        known = len(self.places)
+        try:
+            return self._explored(branch)
+        except BaseException:
+            del self.places[known:]
+            if branch is not None and branch not in (place := self.places[-1]).todo:
+                place.todo.insert(0, branch)
+                place.event = None
+            raise
+
+    def _explored(self, branch: Branch | None) -> Ran:
+        """Do so; no place changes before the run's end."""
         begun = [place.event for place in self.places[:-1] if place.event is not None]
         lead = branch.first_way() if branch else []
         turns = turns_of([*begun, *lead], branch.actor if branch and not lead else None)
@@ -187,11 +202,11 @@ class EverySearch(Generic[Ran]):
                 self.repeated += 1
                 return result
             self._turn_round(trace, k)
-        self.executions += not trace.repeats
-        self.repeated += trace.repeats
         self._try_unasked(trace)
         if not self._reduced:
             self._branch(trace)
+        self.executions += not trace.repeats
+        self.repeated += trace.repeats
         return result
 
     def _next_place(self, trace: Trace, k: int) -> TriedPlace:
@@ -220,6 +235,7 @@ class EverySearch(Generic[Ran]):
 
     def _turn_round(self, trace: Trace, offset: int) -> None:
         """For each event that races with this one, or with a round of a cycle behind it, try what comes before that."""
+        self._in_time()
         if not self._reduced:
             return
         self._let_come_first(trace, offset, trace.events[offset])
@@ -302,6 +318,7 @@ class EverySearch(Generic[Ran]):
         """Try evictions: of a stored line, at once and before another host's use, and before a look at an old line."""
         events = trace.events
         for k, event in enumerate(events[:-1]):
+            self._in_time()
             if not isinstance(event.actor, int):
                 continue
             for line in event.stored:
