@@ -20,6 +20,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cxlemu.cli import main
+from faults.programs.area import RawFinding
 from faults.programs.commands import parse_commands, parse_pools
 from faults.programs.every import record
 from faults.programs.every.events import RunEvent, Trace, copied
@@ -495,11 +496,23 @@ def test_what_does_not_go_together_is_bad_input(flags: list[str], says: str) -> 
     assert result.exit_code == 2 and says in result.output
 
 
-@pytest.mark.parametrize(("ending", "depends"), [(RunEnding.DEADLINE, False), (RunEnding.ENDED, True)])
-def test_a_run_that_the_deadline_cuts_short_is_not_said_to_depend_on_a_clock(ending: RunEnding, depends: bool) -> None:
+@pytest.mark.parametrize(
+    ("disturbed", "later", "depends"),
+    [
+        ({"ending": RunEnding.DEADLINE}, True, False),
+        ({"ending": RunEnding.DEADLINE, "findings": [RawFinding()]}, False, False),
+        ({"notes": ["a computes"]}, True, False),
+        ({}, True, True),
+    ],
+)
+def test_a_run_that_was_disturbed_is_not_said_to_depend_on_a_clock(
+    disturbed: dict[str, Any], later: bool, depends: bool
+) -> None:
+    """Nor is a later one: the search has taken up what the disturbed one did."""
     search = EverySearch[RunResult](lambda turns, sure: pytest.fail("no run"))
     search.strayed = 1
     covered = EveryCoverage(EveryLimits(), seconds=100.0)
-    result = RunResult(RunChoice(None, 0), ending, touched=True, watched_lines=1)
-    _judge(covered, ExecSetting((), ()), result, search)
-    assert any("depends on what the search does not see" in why for why in covered.undecided) == depends
+    for its in (disturbed, {})[: 1 + later]:
+        result = RunResult(RunChoice(None, 0), touched=True, watched_lines=1, **its)
+        _judge(covered, ExecSetting((), ()), result, search)
+        assert any("depends on what the search does not see" in why for why in covered.undecided) == depends

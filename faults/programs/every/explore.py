@@ -30,6 +30,8 @@ from faults.verdict import Verdict
 
 KEPT = 10  # runs with warnings, for the report
 LATE_S = 1.0  # how long the last run may be examined behind the end of the budget
+# Why runs go astray though their programs depend on nothing else.
+_ENDED, _NOT_REPEATED = "an execution was ended after ", "an execution may not repeat: "
 
 
 @dataclass(frozen=True)
@@ -265,14 +267,13 @@ def _shown_again(search: EverySearch[RunResult]) -> Iterator[RunResult]:
 def _judge(covered: EveryCoverage, setting: ExecSetting, result: RunResult, search: EverySearch[RunResult]) -> None:
     """Note why a run does not count, or what the search cannot cover."""
     if result.ending is RunEnding.DEADLINE and not result.failed:
-        covered.undecided[f"an execution was ended after {setting.deadline_s:g} s (--deadline-s)"] = None
+        covered.undecided[f"{_ENDED}{setting.deadline_s:g} s (--deadline-s)"] = None
     if result.notes:
-        covered.undecided["an execution may not repeat: " + result.notes[0]] = None
+        covered.undecided[_NOT_REPEATED + result.notes[0]] = None
     if result.unannounced:
         covered.undecided["stores by code that cxlemu cc did not build may come at other times"] = None
-    if result.ending is RunEnding.DEADLINE:
-        search.strayed = 0  # a run that was cut short went astray for that; what went astray before is noted
-    if search.strayed:
+    known = any(why.startswith((_ENDED, _NOT_REPEATED)) for why in covered.undecided)
+    if search.strayed and not known and result.ending is not RunEnding.DEADLINE:
         covered.undecided["a program depends on what the search does not see, such as the clock or a file"] = None
     if isinstance(search, CrashSearch) and result.crashes and not result.crashes.complete:
         covered.undecided["more stores were under way at once than can be followed"] = None
