@@ -79,6 +79,12 @@ def test_the_reduction_leaves_no_verdict_out(litmus: Path) -> None:
     assert agree(litmus, range(3)) > 0
 
 
+def test_a_run_that_another_one_repeats_has_not_gone_astray_where_it_ends_before_the_step_that_it_was_to_make(
+    litmus: Path,
+) -> None:
+    assert compared(litmus, 67)[0] == 3
+
+
 @pytest.mark.deep
 def test_nor_does_it_in_others(litmus: Path) -> None:
     """Others every day, for a minute. All 300: ``python -m tests.helpers.every_programs --workers 2``."""

@@ -168,8 +168,10 @@ class EverySearch(Generic[Ran]):
             made = {event.actor for event in events[offset:]}
             ways = [its.actor for its in lead if isinstance(its.actor, tuple) and its.actor[0] == EVICT]
             gone = not made.issuperset(ways)  # of a line that left where all threads waited, which they do not here
-            if gone or not all(map(RunEvent.same_as, begun, events)) or not _begins(events, offset, chosen):
-                cannot = gone or _may_be_impossible(chosen, begun)
+            same = all(map(RunEvent.same_as, begun, events))
+            if gone or not same or not _begins(events, offset, chosen):
+                ended = same and trace.repeats and len(events) == offset  # before the step that was chosen
+                cannot = gone or ended or _may_be_impossible(chosen, begun)
                 self.strayed += not cannot
                 self.repeated += cannot
                 return result
