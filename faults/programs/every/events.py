@@ -190,31 +190,34 @@ class EventOrder:
             firm.add(last)
         if host in self._crashed:
             firm.add(self._crashed[host])
-        touched = event.fetched | event.arrived
-        if not isinstance(actor, int) and event.by_chance:
+        thread = isinstance(actor, int)
+        if not thread and event.by_chance:
             earlier = [(k, its) for k, its in enumerate(events) if its is not event]
             if event.crashes:
                 loose.update(k for k, its in earlier if its.host == host and its.leaves)
             loose.update(k for k, its in earlier if event.breaks(its.fetched | its.arrived))
         if self._damages:
-            loose.update([k for k in self._damages if events[k].breaks(touched)])
+            loose.update([k for k in self._damages if events[k].breaks(event.fetched | event.arrived)])
         if self._wakers:
             waiter = actor if isinstance(actor, int) else event.waits_for[0] if event.waits_for else -1
             if waiter in self._wakers:
                 firm.add(self._wakers[waiter])
-        if isinstance(actor, int):
+        if thread:
             threads = self._threads.get(host, {})
             if len(threads) > 1 or actor not in threads:
                 loose.update([last for other, last in threads.items() if other != actor])
-        if touched:
-            loose.update([self._arrived[line] for line in touched if line in self._arrived])
-            for line in event.arrived:
-                loose.update(self._fetched.get(line, ()))
+        for line in event.fetched:
+            if line in self._arrived:
+                loose.add(self._arrived[line])
+        for line in event.arrived:
+            if line in self._arrived:
+                loose.add(self._arrived[line])
+            loose.update(self._fetched.get(line, ()))
         for lines, latest in ((event.cached, self._cached), (event.posted, self._posted)):
             for line in lines:
                 last = latest.get((host, line))
-                if last is not None and events[last].actor != actor:  # else it comes before the actor's last one
-                    (loose if self._loosely(actor, events[last].actor) else firm).add(last)
+                if last is not None and (other := events[last].actor) != actor:  # else it comes before the actor's last
+                    (loose if self._loosely(actor, other) else firm).add(last)
         direct, beside_it = needs, needs
         for k in firm | loose:
             beside_it |= events[k].before

@@ -200,7 +200,8 @@ class _Reader:
 
     def _take(self, number: int) -> None:
         """Take up a step, the threads that are born in it, and the cycles that end with it."""
-        ends_early = any(cycle.what == _REPEATS for cycle in self._cycles.get(number, ()))  # before the step is made
+        cycles = self._cycles.get(number, ())
+        ends_early = cycles and any(cycle.what == _REPEATS for cycle in cycles)  # before the step is made
         for event in self._step(number) if number and not ends_early else ():
             if event.arrived:
                 event.arrived |= self._together(event.arrived)
@@ -208,7 +209,7 @@ class _Reader:
             if self._now is None:
                 self._now = frozenset(self._alive.difference(self._waits, self._stay))
             needs = self._needs(event) if event.actor in self._makers else 0
-            if failing := self._might_fail(event, number):
+            if event.waits_for and (failing := self._might_fail(event, number)):
                 self._order.judge(failing)
                 self._rounds.append((len(self._events) + 1, failing))
             self._events.append(event)
@@ -228,7 +229,7 @@ class _Reader:
             self._now = None
             self._alive.add(born.thread)
             self._makers[born.thread] = len(self._events)
-        for cycle in self._cycles.get(number, ()):
+        for cycle in cycles:
             if cycle.what in (_STAYS, _REPEATS):
                 self._stay.add(cycle.thread)
                 self._repeats |= cycle.what == _REPEATS
