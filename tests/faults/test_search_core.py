@@ -48,9 +48,9 @@ def assert_replays(machine: Machine, found: Exploration) -> None:
 
 
 def endless(machine: Machine) -> bool:
-    """The definition, too, finds an execution that goes on for ever."""
-    found = search.explore(machine, BY_DEFINITION, past_hangs=True)
-    return found.finding is not None and found.finding.kind == FindingKind.LIVELOCK
+    """Unreduced, too, an execution goes on for ever, or cannot go on."""
+    found = core.explore(machine, BY_UNREDUCED_C, past_hangs=True, **OFF)
+    return found.finding is not None and found.finding.kind in (FindingKind.LIVELOCK, FindingKind.DEADLOCK)
 
 
 def compare(program: MachineProgram) -> None:
@@ -168,6 +168,26 @@ def test_a_wait_on_the_writers_host_proves_nothing_to_other_hosts(
     threads = tuple(Straight(t // 2, t, f"{t}", steps) for t, steps in enumerate((tells, passes_on, looks)))
     program = MachineProgram(threads, (*BELLS, Word("h", 2)), ("line 0", "line 1", "line 2"))
     compare(program)
+    assert core.explore(Machine(program)).verdict == Verdict.VIOLATION
+
+
+RUNG_TWICE = (Step(Do.STORE, 0, 1), Step(Do.SIGNAL, 1, 1), Step(Do.STORE, 0, 2), Step(Do.SIGNAL, 1, 2))
+
+
+@with_rows(
+    (RUNG_TWICE, Step(Do.INVALIDATE, 0)),
+    (RUNG_TWICE, Step(Do.WAIT, 1, 1)),  # which the older version passes, too
+    ((Step(Do.SIGNAL, 2, 2), *RUNG_TWICE), Step(Do.WAIT, 2, 2)),  # for another flag of that line
+    ((*RUNG_TWICE[:2], Step(Do.LOAD, 5, register=0), Step(Do.STORE, 0, source=0), RUNG_TWICE[3]), Step(Do.WAIT, 1, 1)),
+)
+def test_who_loads_what_another_rank_has_waited_for_has_to_wait_as_well(tells: tuple[Step, ...], looks: Step) -> None:
+    passes_on = (Step(Do.WAIT, 1, 2), Step(Do.SIGNAL, 4, 2))
+    words = (Word("p", 0), Word("f", 0), Word("h", 0), Word("q", 1), Word("g", 1), Word("two", 2, 2))
+    for loads in (Step(Do.LOAD, 0, register=1), Step(Do.LOAD, 0, expect=2)):
+        relies = (Step(Do.WAIT, 4, 2), looks, loads)
+        threads = tuple(Straight(t // 2, t, f"{t}", steps) for t, steps in enumerate((tells, passes_on, relies)))
+        program = MachineProgram(threads, words, ("line 0", "line 1", "line 2"), ("r0", "r1"))
+        compare(program)
     assert core.explore(Machine(program)).verdict == Verdict.VIOLATION
 
 

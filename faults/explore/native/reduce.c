@@ -16,7 +16,7 @@ enum { ANY_LINE = -2 };
 
 /* How other threads may touch a line, as bits. BEGUN_WAITS: blocked ones of other ranks of the host, which have flushed it. */
 enum { STORES = 1, SIGNALS = 2, PEEKS = 4, WAITS = 8, BLOCKED_WAITS = 16, WAITS_OF_OTHER_RANKS = 32, OTHERWISE = 64 };
-enum { BEGUN_WAITS = 128 };
+enum { BEGUN_WAITS = 128, MAY_BE_NEAR = PEEKS | WAITS | BLOCKED_WAITS | WAITS_OF_OTHER_RANKS | BEGUN_WAITS };
 
 /* What a wait needs: it is passed only when this thread has gone beyond this node. */
 typedef struct {
@@ -29,6 +29,7 @@ struct reduction {
     uint8_t *steady; /* by line: the words that only rise, where all writers are on one host */
     uint8_t *unread; /* by line: the words that no thread loads, although some may wait for them */
     uint8_t *bell; /* by line: whether it holds but words that rise and are waited for, each with its payload */
+    uint8_t *guarded; /* by line: whether it is a bell where no load depends on what other threads have waited for */
     uint8_t *near, *far; /* by line: how threads of the same host, and of others, may touch it */
     uint16_t reach[THREADS_MAX]; /* by thread: the last node that it can get to */
     uint64_t held; /* threads whose fences wait for the line that does not land */
@@ -102,6 +103,31 @@ static void note_bells(const search *s, reduction *r) {
         }
 }
 
+/* Whether a thread, before it loads a value, waits for each flag that is rung behind a store of that value. */
+static bool waits_for(const search *s, const thread *self, const node *load) {
+    for (int t = 0; t < s->thread_count; t++)
+        for (const node *n = s->threads[t].nodes; n->what != 0; n++) {
+            bool same = n->what == STORE && n->line == load->line && n->word == load->word;
+            if (!same || (n->source < 0 && n->value != load->expect)) continue;
+            const node *flag = n + 1, *wait = self->nodes;
+            while (wait != load && (wait->what != WAIT || wait->line != flag->line || wait->word != flag->word ||
+                                    s->values[wait->value] < s->values[flag->value]))
+                wait++;
+            if (wait == load) return false;
+        }
+    return true;
+}
+
+/* Where a thread has waited itself, what it loads is never too old, whatever has yet to arrive. If it may be too new, then
+ * also where the line arrives, or older copies of it go, as early as can be. */
+static void note_guarded(const search *s, reduction *r) {
+    memcpy(r->guarded, r->bell, (size_t)s->line_count);
+    for (int t = 0; t < s->thread_count; t++)
+        for (const node *n = s->threads[t].nodes; n->what != 0; n++)
+            if (n->what == LOAD && r->bell[n->line] && (n->expect < 0 || !waits_for(s, &s->threads[t], n)))
+                r->guarded[n->line] = 0;
+}
+
 reduction *reduction_begin(const search *s) {
     reduction *r = calloc(1, sizeof *r);
     if (r == NULL) return NULL;
@@ -109,9 +135,11 @@ reduction *reduction_begin(const search *s) {
     r->steady = calloc(lines, 1);
     r->unread = calloc(lines, 1);
     r->bell = calloc(lines, 1);
+    r->guarded = calloc(lines, 1);
     r->near = calloc(lines, 1);
     r->far = calloc(lines, 1);
-    bool fine = r->steady != NULL && r->unread != NULL && r->bell != NULL && r->near != NULL && r->far != NULL;
+    bool fine = r->steady != NULL && r->unread != NULL && r->bell != NULL && r->guarded != NULL && r->near != NULL &&
+                r->far != NULL;
     for (int t = 0; fine && t < s->thread_count; t++) {
         const thread *self = &s->threads[t];
         fine = (r->needs[t] = calloc(self->node_count, sizeof(need))) != NULL;
@@ -127,6 +155,7 @@ reduction *reduction_begin(const search *s) {
     note_steady(s, r->steady);
     note_unread(s, r->unread);
     note_bells(s, r);
+    note_guarded(s, r);
     return r;
 }
 
@@ -136,6 +165,7 @@ void reduction_end(reduction *r) {
         free(r->steady);
         free(r->unread);
         free(r->bell);
+        free(r->guarded);
         free(r->near);
         free(r->far);
     }
@@ -268,6 +298,7 @@ static bool wait_first(search *s, const node *n, const place *p) {
     bool changes, rises = s->reduction->steady[n->line] >> n->word & 1;
     uint8_t may = WAITS | BLOCKED_WAITS;
     if (s->reduction->bell[n->line] && p->quiet) may |= WAITS_OF_OTHER_RANKS | BEGUN_WAITS;
+    if (s->reduction->guarded[n->line]) may = MAY_BE_NEAR;
     return possible(s, n, n->action, &changes) && rises && (!changes || !(p->near & ~may));
 }
 
@@ -279,6 +310,11 @@ static bool looks_first(const search *s, int t, const node *n, const place *p) {
     return n->what == WAIT && s->reduction->bell[n->line] && !streams && !p->dirty && !p->nt && !(p->near & OTHERWISE);
 }
 
+static bool store_first(const reduction *r, const node *n, const place *p) {
+    uint8_t may = r->guarded[n->line] ? MAY_BE_NEAR : r->bell[n->line] ? BEGUN_WAITS : 0;
+    return p->quiet && !p->nt && !(p->near & ~may) && !p->dirty;
+}
+
 /* Whether a signal may go first. If its line is dirty, an eviction before it would show the payload under the old flag. Where
  * flags only rise and are only waited for, a rank that sees that may as well see the new flag. A wait of the same host that
  * begins before it is held by the payload; after it, by both, which arrive together. */
@@ -286,6 +322,7 @@ static bool signal_first(const search *s, int t, const node *n, const place *p) 
     bool rises = s->reduction->steady[n->line] >> n->word & 1, unread = s->reduction->unread[n->line] >> n->word & 1;
     uint8_t may = WAITS | BLOCKED_WAITS;
     if (s->reduction->bell[n->line]) may |= BEGUN_WAITS | (p->dirty ? WAITS_OF_OTHER_RANKS : 0);
+    if (s->reduction->guarded[n->line]) may = MAY_BE_NEAR;
     bool alone = !(p->near & ~may) && (!p->near || rises) && !p->nt;
     return p->quiet && alone && (!p->dirty || (rises && unread)) && holds_nobody(s, t, n, p);
 }
@@ -311,7 +348,7 @@ static bool goes_first(search *s, int t, const node *n) {
     case LOAD:
         if (touch(s, n, true, false) == PEEKS) return p.quiet && !p.nt && !(p.near & (STORES | SIGNALS));
         return p.quiet && !p.nt && !p.near;
-    case STORE: return p.quiet && !p.nt && !(p.near & ~(r->bell[n->line] ? BEGUN_WAITS : 0)) && !p.dirty;
+    case STORE: return store_first(r, n, &p);
     case SIGNAL: return signal_first(s, t, n, &p);
     default: /* STORE_NT */ return p.quiet && !p.near && !p.dirty && !r->fences;
     }
