@@ -241,6 +241,7 @@ UNLIKE = """
 import torch, torch.distributed as dist
 dist.init_process_group("cxl")
 rank, group = dist.get_rank(), dist.new_group([1, 2])
+dist.barrier()
 if rank == 2:
     dist.recv(torch.ones(4, dtype=torch.int32), 1, group)
 elif rank:
