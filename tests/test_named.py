@@ -112,7 +112,7 @@ ROWS = {
     ),
     "reproduce flux -m": ("reproduce flux -m 9", 2, "9"),
     "bench collectives": ("bench all_reduce nothing", 2, "'nothing' is not a collective that moves data"),
-    "bench --ranks": ("bench -n 1,99", 2, "invalid rank count '99'"),
+    "bench --ranks": ("bench -n 2,99", 2, "invalid rank count '99'"),
     "bench --minbytes": ("bench -b 9 -e 15", 2, "there is no size between 9 and 15"),
     "bench --maxbytes": ("bench -b 9 -e 15", 2, "there is no size between 9 and 15"),
     "bench --peers": ("bench --peers gloo,nothing", 2, "'nothing' is not one of openmpi"),

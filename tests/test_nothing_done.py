@@ -48,6 +48,7 @@ ROWS = [
     (f"{CAMPAIGN} --kinds nature --faults beyond.yaml", 3, "no fault happened in any case"),
     (f"{CAMPAIGN} --kinds nature --faults stranger.yaml", 2, "stranger.yaml: a fault is on rank 5, but cases have 2"),
     (f"{CAMPAIGN} --launch lockstep --kinds nature,crash", 2, "no case takes the fault crash"),
+    ("bench -n 1-2 -e 8", 2, "invalid rank count '1-2': must be 2 to 64"),
     ("faults campaign barrier -n 1 --kinds crash", 2, "invalid rank count '1': must be 2 to 64"),
     ("faults campaign all_gather -n 2 -b 0", 2, "all_gather naive of 0 B does nothing, so nothing can fail"),
     (f"{CAMPAIGN} --faults none.yaml", 2, "none.yaml has neither faults nor an adversary"),

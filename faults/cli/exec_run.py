@@ -44,8 +44,8 @@ def run(ctx: click.Context, asked: ExecFlags) -> None:
     if asked.keep_going and (asked.every or asked.breaks or len(choices) == 1):
         raise ArgumentError("--keep-going does nothing here: a search ends with a failure, and one run is alone")
     for pool in setting.pools:
-        if pool.content == Path(pool.path) and pool.size:
-            report.note(f"# The pool begins with the {format_bytes(pool.size)} of {pool.path}")
+        if pool.begins:
+            report.note(f"# {pool.begins}")
     followed = preloaded(command.words[0] for command in setting.commands)
     if followed:
         by_access = asked.check and not asked.free

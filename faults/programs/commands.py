@@ -47,6 +47,12 @@ class PoolFile:
         size = typed_bytes(self.size or self.capacity)
         return self.path + (f"={begins}" if begins else f"={size}" if given else "")
 
+    @property
+    def begins(self) -> str:
+        """Say that the pool begins with what a file at its own path has; nothing where it does not."""
+        own = self.size and self.content == Path(self.path)
+        return f"The pool begins with the {format_bytes(self.size or 0)} of {self.path}" if own else ""
+
 
 @dataclass(frozen=True)
 class CoherentRange:

@@ -72,7 +72,8 @@ class TestProgram:
             result = suppress(setting, run(setting, choice), reasons)
             if result.failed or result.ending is RunEnding.DEADLINE:
                 report = text(report_of(setting, [result], words, reasons))
-                outputs = _outputs(setting, result) + "".join(f"{says}\n" for says in result.doing)
+                begins = "".join(f"{its.begins}\n" for its in setting.pools if its.begins)
+                outputs = begins + _outputs(setting, result) + "".join(f"{says}\n" for says in result.doing)
                 command = again(setting, result, words)
                 raise ProgramFailed(f"{result.choice}: {result.ending.value}\n{report}{outputs}again: {command}")
             if untouched(setting, [result]):

@@ -15,7 +15,7 @@ from studies.peers import find
 
 class BenchFlags(Flags):
     collectives: tuple[str, ...] = argument(nargs=-1, metavar="[COLLECTIVE]...")
-    ranks: int = concept("ranks", type=RanksParam(1, 64), default="2")
+    ranks: int = concept("ranks", type=RanksParam(2, 64), default="2")
     minbytes: int = concept("minbytes", default="8")
     maxbytes: int = concept("maxbytes", default="64M")
     alternations: int = flag(
