@@ -530,7 +530,8 @@ NAMED: dict[str, tuple[Program, Program, str]] = {
 
 
 @pytest.mark.parametrize("what", NAMED)
-def test_errors_name_what_the_user_called(what: str) -> None:
+def test_errors_name_what_the_user_called(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "ANSWER_S", PATIENT_S)  # a busy machine lets the other rank say it late
     *programs, expected = NAMED[what]
     assert re.search(expected, str(failures(each_its_own(*programs))[0]))
 
