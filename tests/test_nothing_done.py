@@ -150,6 +150,7 @@ ROWS = [
     ("prove gemm_all_reduce -n 2 -c laptop", 2, "--config does nothing here: products are proved on small matrices"),
     ("simulate all_gather -n 4 --split 2", 2, "cxlemu: --split is for all_reduce without a variant, not for"),
     ("explore all_gather -n 2 --replay ''", 2, "--replay '' names no execution"),
+    ("topology show laptop --svg x.png", 2, "--svg x.png: the picture is SVG: give a file that ends in .svg"),
     ("replay cxl1.x --svg x.png", 2, "--svg x.png: the picture is SVG: give a file that ends in .svg"),
     ("prove barrier -b 64", 2, "--minbytes does nothing here, because no collective of barrier moves data"),
     ("prove --algorithm idle.py:idle -b 64", 2, "--minbytes does nothing here"),

@@ -29,6 +29,13 @@ def check_output(flag: str, path: Path | None) -> None:
             check_writable(path)
 
 
+def check_svg(path: Path | None) -> None:
+    """Refuse a file for a picture before the work begins: also one whose name promises another format."""
+    if path is not None and path.suffix.lower() != ".svg":
+        raise ArgumentError(f"--svg {path}: the picture is SVG: give a file that ends in .svg")
+    check_output("--svg", path)
+
+
 def write_output(flag: str, path: Path, data: bytes) -> None:
     with writing(flag, path):
         write_atomically(path, data)

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.options import JsonFlags
-from cxlemu.cli.output import check_output, write_json, write_output
+from cxlemu.cli.output import check_svg, write_json, write_output
 from cxlemu.cli.topology import TopologyCheckFlags, TopologyCostFlags, TopologyShowFlags
 from cxlemu.cli.topology_parts import parts
 from cxlemu.cli.topology_svg import topology_svg
@@ -58,7 +58,7 @@ def check(_ctx: click.Context, asked: TopologyCheckFlags) -> None:
 
 
 def show(_ctx: click.Context, asked: TopologyShowFlags) -> None:
-    check_output("--svg", asked.svg_file)
+    check_svg(asked.svg_file)
     topology = Topology.load(asked.config)
     if asked.as_facts and not topology.fabrics:
         raise ArgumentError(

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from cxlemu.cli.console import console, print_wrapped
-from cxlemu.cli.output import check_output, write_json, write_output
+from cxlemu.cli.output import check_svg, write_json, write_output
 from cxlemu.errors import ArgumentError
 from cxlemu.files import read_file
 from faults.cli.replay import ReplayFlags
@@ -15,10 +15,7 @@ from faults.token import TOKEN_CHARS_MAX, parse
 
 def run(ctx: click.Context, asked: ReplayFlags) -> None:
     token, svg = asked.token, asked.svg
-    if svg is not None:
-        if svg.suffix.lower() != ".svg":
-            raise ArgumentError(f"--svg {svg}: the picture is SVG: give a file that ends in .svg")
-        check_output("--svg", svg)
+    check_svg(svg)
     parsed = parse(_read(Path(token[1:])) if token.startswith("@") else token)
     out = console()
     for difference in parsed.differences():
