@@ -70,6 +70,7 @@ EXCEPTIONS = {
     "faults/programs/servers.py:_parent": KERNEL,
     "faults/programs/doing.py:sleeps": KERNEL,
     "faults/testing/torch_rank.py:main": EXECUTED,
+    "faults/torch/launch.py:_is_suspended": KERNEL,
     "faults/torch/rank.py:run": EXECUTED,
     "studies/peers/callgrind.py:_total": RUN,
     "studies/peers/group.py:__init__": RUN,
