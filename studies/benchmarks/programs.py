@@ -82,7 +82,7 @@ def ways(folder: Path, work: Exercise) -> dict[str, Callable[[], None]]:
         "checker, bursts of 64": lambda: _emulated(recompiled, work, RunChoice(None, 6)),
         "checker, step by step": lambda: _emulated(recompiled, work, RunChoice(None, 0)),
         "checker, seed 1": lambda: _emulated(recompiled, work, RunChoice(1, 1)),
-        "checker, --free": lambda: _emulated(recompiled, work, RunChoice(None, 0), free=True),
+        "checker, --free": lambda: _emulated(recompiled, work, RunChoice(None, 6), free=True),
         "preloaded, cxl.h's calls": lambda: _emulated(macros, work, RunChoice(None, 6), check=False),
     }
 

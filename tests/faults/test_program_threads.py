@@ -1,6 +1,7 @@
 """Programs of several threads, side by side (--free) and in turns. scripts/sanitize looks for races in them."""
 
 import os
+import resource
 import time
 from pathlib import Path
 
@@ -12,8 +13,8 @@ from faults.programs.run import run
 from tests.helpers.pool_programs import MODES, built
 
 
-def compiled(name: str, mode: str = "recompiled") -> Path:
-    return built(mode, f"{name}.c", "-D_GNU_SOURCE")
+def compiled(name: str, mode: str = "recompiled", *flags: str) -> Path:
+    return built(mode, f"{name}.c", "-D_GNU_SOURCE", *flags)
 
 
 @pytest.mark.each_value_once
@@ -70,3 +71,29 @@ def test_side_by_side_a_thread_that_polls_rests() -> None:
     result = run(ExecSetting(commands, parse_pools([f"{pool}=64K"]), free=True), RunChoice(None, 0))
     looks = 6 * (time.monotonic() - began) / 100e-6
     assert result.ending is RunEnding.ENDED and result.steps < looks + 1000
+
+
+def test_side_by_side_a_thread_at_rest_is_told_before_another_one_waits_elsewhere() -> None:
+    """After two looks it rests until the flag is set; the other one sleeps then, and makes no step meanwhile."""
+    program = compiled("late_flag", "recompiled", "-DROUNDS=100", "-DWHILE_US=2000")
+    pool = program.with_suffix(".pool")
+    commands = parse_commands(f"{program} {pool} set : {program} {pool} poll".split(), 2)
+    result = run(ExecSetting(commands, parse_pools([f"{pool}=64K"]), free=True), RunChoice(None, 6))
+    assert result.ending is RunEnding.ENDED
+    assert int(result.exits[1].output) < 7
+
+
+def test_side_by_side_hosts_that_alternate_hand_over_as_rarely_as_in_turns() -> None:
+    """Once for the four slots of the queue: a consumer that every message wakes would rest after most of them."""
+    messages = 5000
+    program = compiled("queue", "recompiled", "-DBODY=48", f"-DMESSAGES={messages}")
+    pool = program.with_suffix(".pool")
+    words = f"{program} {pool} new :: {program} {pool} produce : {program} {pool} consume".split()
+    setting = ExecSetting(parse_commands(words, 2), parse_pools([str(pool)]), free=True)
+
+    def waits() -> int:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_nvcsw
+        assert run(setting, RunChoice(None, 6)).ending is RunEnding.ENDED
+        return resource.getrusage(resource.RUSAGE_CHILDREN).ru_nvcsw - before
+
+    assert min(waits() for _ in range(3)) < 0.6 * messages  # on a busy machine, rests may end by themselves

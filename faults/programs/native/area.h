@@ -127,8 +127,8 @@ typedef struct {
     thread_cycle cycles[PROGRAM_THREADS];
     thread_doing doing[PROGRAM_THREADS];
     _Atomic bool asleep[PROGRAM_THREADS]; /* whether it waits for its turn on a futex */
-    _Atomic uint32_t arrivals; /* a futex: how much has arrived in the pool, or was stored beside another thread */
-    uint32_t woken; /* the arrivals of which those threads were told */
+    _Atomic uint64_t untold; /* the first step since threads at rest were told that let something arrive; 0: none */
+    _Atomic uint32_t told; /* a futex: how often they were told */
     _Atomic int32_t resting; /* threads that wait there */
     int32_t processor; /* the run's, + 1; 0: not chosen yet */
     uint64_t homes[PROGRAM_THREADS][PROGRAM_PROCESSORS / 64]; /* where each thread may run by itself, as bits */

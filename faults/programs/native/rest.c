@@ -1,5 +1,6 @@
 /* With --free, a thread that polls rests until something has arrived, because each look takes the lock that the others need for
- * their steps. */
+ * their steps. It is told late: once the thread that let it arrive waits as well, or has made many more steps. So hosts that alternate
+ * hand over as rarely as in turns. Where a schedule's turns are shortest, it is told at once. */
 #define _GNU_SOURCE
 #include <limits.h>
 #include <linux/futex.h>
@@ -9,27 +10,43 @@
 
 #include "self.h"
 
-enum { LOOKS = 6, SPINS = 64, REST_NS = 100000 }; /* not for long: nature only moves when somebody makes steps */
-#if defined(__x86_64__)
-#define SPIN() __builtin_ia32_pause()
-#else
-#define SPIN() atomic_signal_fence(memory_order_seq_cst)
-#endif
+enum { LOOKS = 6, TOLD_AFTER = 128, TOLD_AT_ONCE = 2 /* of ten schedules */ };
+/* A rest is short, as nature only moves when somebody makes steps. A thread that was told the last time may rest for longer than a
+ * tick of the system's clock, for which no timer has to be set. */
+enum { REST_NS = 100000, LONG_REST_NS = 5000000 };
+
+static _Thread_local uint32_t seen; /* how often threads at rest had been told before this thread's last looks */
+
+static bool rests(uint64_t idle) { return idle && idle % LOOKS == 0; }
 
 void rest_ends(void) {
     program_area *a = here.area;
-    if (!a->options.free_running) return;
-    a->arrivals++;
+    if (a->options.free_running && !a->untold) a->untold = a->steps;
 }
 
-bool rest_is_over(void) {
+/* Count that threads at rest are told of everything; false where there is nothing to tell. */
+static bool tells(void) {
     program_area *a = here.area;
-    const bool over = a->resting && a->woken != a->arrivals;
-    if (over) a->woken = a->arrivals;
-    return over;
+    if (!a->untold || !atomic_exchange(&a->untold, 0)) return false;
+    a->told++;
+    return true;
 }
 
-void rest_wake(void) { syscall(SYS_futex, &here.area->arrivals, FUTEX_WAKE, INT_MAX, NULL, NULL, 0); }
+bool rest_is_over(uint64_t idle) {
+    program_area *a = here.area;
+    if (idle == 1) seen = a->told;
+    const bool late = a->options.schedule % 10 >= TOLD_AT_ONCE && a->steps - a->untold < TOLD_AFTER;
+    if (late && !rests(idle)) return false;
+    if (!tells()) return false;
+    if (rests(idle)) seen++;
+    return a->resting;
+}
+
+void rest_wake(void) { syscall(SYS_futex, &here.area->told, FUTEX_WAKE, INT_MAX, NULL, NULL, 0); }
+
+void rest_tell(void) {
+    if (tells() && here.area->resting) rest_wake();
+}
 
 void rest_ends_for_host(int thread) {
     const program_area *a = here.area;
@@ -42,16 +59,12 @@ void rest_ends_for_host(int thread) {
 }
 
 void rest_if_idle(uint64_t idle) {
-    static _Thread_local uint32_t seen; /* the arrivals before this thread's last looks */
-    static _Thread_local bool in_vain; /* whether it last spun for nothing, as where its processor has other work */
+    static _Thread_local bool told; /* whether its last rest ended because something had arrived */
     program_area *a = here.area;
-    if (!idle || idle % LOOKS) return;
-    for (int k = 0; k < SPINS && !in_vain && a->arrivals == seen; k++) SPIN();
-    in_vain = a->arrivals == seen;
-    if (in_vain) {
-        a->resting++;
-        syscall(SYS_futex, &a->arrivals, FUTEX_WAIT, seen, &(struct timespec){.tv_nsec = REST_NS}, NULL, 0);
-        a->resting--;
-    }
-    seen = a->arrivals;
+    if (!rests(idle)) return;
+    const struct timespec most = {.tv_nsec = told ? LONG_REST_NS : REST_NS};
+    a->resting++;
+    syscall(SYS_futex, &a->told, FUTEX_WAIT, seen, &most, NULL, 0);
+    a->resting--;
+    told = a->told != seen, seen = a->told;
 }

@@ -302,7 +302,7 @@ void step_end(program_self *me) {
     if (area()->pages_hosts >> here.host & 1) nature_between(me);
     if (area()->options.free_running) {
         const uint64_t idle = area()->threads[me->thread].idle_steps; /* while the lock is held */
-        const bool over = rest_is_over();
+        const bool over = rest_is_over(idle);
         host_lock_release(&area()->lock);
         if (over) rest_wake();
         rest_if_idle(idle);

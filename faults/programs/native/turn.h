@@ -49,11 +49,12 @@ void pin(int thread);
 void unpin(int thread);
 
 /* rest.c: with --free, let a thread rest that makes no progress, until something has arrived in the pool, or another thread of its
- * host has stored. The latter three are called with the lock; rest_wake, where a rest is over, behind it: a step may let many lines
- * arrive, and who wakes wants the lock. */
+ * host has stored. The latter three are called with the lock; rest_wake, where a rest is over, behind it, as who wakes wants the lock.
+ * rest_tell does both, for a thread that may wait for something else. */
 void rest_if_idle(uint64_t idle);
 void rest_wake(void);
-bool rest_is_over(void);
+void rest_tell(void);
+bool rest_is_over(uint64_t idle);
 void rest_ends(void);
 void rest_ends_for_host(int thread);
 

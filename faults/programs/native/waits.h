@@ -8,7 +8,12 @@
 
 #include "self.h"
 
-static inline bool scheduled(void) { return self && !self->inside && !here.area->options.free_running; }
+/* Whether a thread that may have to wait does so in the schedule. With --free it waits by itself, perhaps for a thread at rest. */
+static inline bool scheduled(void) {
+    if (!self || self->inside) return false;
+    if (here.area->options.free_running) rest_tell();
+    return !here.area->options.free_running;
+}
 static inline uint64_t clock_now(void) { return here.area->clock_ns; }
 
 /* Let others go first in a wait, or for a time: a thread that was cancelled ends there. */
