@@ -48,6 +48,20 @@ def test_what_cpps_library_accesses_in_its_threads_is_at_the_programs_line(
     assert "std::iota(mine.begin(), mine.end(), r * 100 + k);" in {line for _, line in told}
 
 
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_functions_of_cpps_library_that_call_one_another_are_at_the_programs_line(
+    monkeypatch: pytest.MonkeyPatch, compiler: str
+) -> None:
+    """Without optimization, nothing of them is in line."""
+    use_compiler(monkeypatch, compiler)
+    its = build("unoptimized.cc", "-O0", language="c++")
+    told = lines_of(SOURCES / "unoptimized.cc", ran(f"{its} /dev/dax0.0 w : {its} /dev/dax0.0 r", FIRST))
+    assert {
+        "std::fill(its->data.begin(), its->data.end(), 7);",
+        "return *std::max_element(its->data.begin(), its->data.end()) > 7;",
+    } <= {line for _, line in told}
+
+
 @pytest.mark.skipif(
     not all(map(shutil.which, ("clang++", "llvm-addr2line"))), reason="there is no clang of LLVM's tools"
 )

@@ -177,6 +177,9 @@ void silent_stores_everywhere(program_self *me); /* when a process ends */
 bool atomic_begins(void *at, size_t nbytes, const void *pc);
 void atomic_spins(void);
 
+/* library.c: whether code is of a function of C++'s library that was compiled into this program. */
+bool library_has(const void *pc);
+
 /* script.c: whether this process runs Python; and the place in a script at which this thread is, or 0. */
 extern bool script_runs;
 void script_begin(void);

@@ -74,10 +74,19 @@ void step_mix_flushes(const program_step *s, int64_t lines) {
     area()->doing[s->thread] = (thread_doing){s->offset + (lines - 1) * LINE_BYTES, s->site, s->kind, s->pool};
 }
 
+/* Return where an access's function was called: if that is C++'s library's, where the program called the library. */
+static const void *caller_of(const program_self *me, const void *pc) {
+    const void *caller = NULL;
+    uint32_t depth = me->depth;
+    do caller = depth ? me->callers[--depth % CALLERS] : NULL;
+    while (caller && me->depth - depth < CALLERS && library_has(pc) && library_has(caller));
+    return caller;
+}
+
 program_site step_site(program_self *me, const void *pc) {
     const program_site script = script_runs ? script_site() : 0;
     if (script) return script;
-    const void *caller = me->depth ? me->callers[(me->depth - 1) % CALLERS] : NULL;
+    const void *caller = caller_of(me, pc);
     const uintptr_t key = (uintptr_t)pc ^ (uintptr_t)caller >> 3;
     const uint32_t slot = (uint32_t)(key ^ key >> 10) % SITES_KNOWN;
     if (me->known[slot].pc != pc || me->known[slot].caller != caller) {
