@@ -20,10 +20,12 @@ def program() -> Path:
     return build("litmus.c")
 
 
-def ran(program: Path, *hosts: str, script: tuple[tuple[int, int], ...] = ()) -> RunResult:
+def ran(
+    program: Path, *hosts: str, script: tuple[tuple[int, int], ...] = (), choice: RunChoice | None = None
+) -> RunResult:
     words = " : ".join(f"{program} {POOL} {steps}" for steps in hosts).split()
     setting = ExecSetting(parse_commands(words, len(hosts)), parse_pools([POOL]), hosts=len(hosts), check=False)
-    result = run(setting, RunChoice(None, STEP_BY_STEP, script))
+    result = run(setting, choice or RunChoice(None, STEP_BY_STEP, script))
     assert result.ending is RunEnding.ENDED
     return result
 
@@ -70,6 +72,25 @@ def test_a_script_says_itself_where_turns_end(program: Path) -> None:
 def test_a_look_at_what_did_not_change_lets_others_go_on(program: Path) -> None:
     result = ran(program, stores(0, 1) + " l:0" * 40, stores(1, 40))
     assert longest(result, 0) == 3
+
+
+def published(gap: int) -> str:
+    """Store and flush 420 lines, each `gap` lines behind the one before, with a fence now and then."""
+    lines = range(0, 60, gap)
+    stored = [" ".join(f"s:{64 * line}:{k + 1}" for line in lines) for k in range(7 * gap)]
+    flushed = " ".join(f"f:{64 * line}" for line in lines)
+    return " ".join(f"{some} {flushed} x" for some in stored)
+
+
+def test_others_seldom_come_before_the_next_line_of_a_message(program: Path) -> None:
+    """Each time costs two changes of threads. Lines that lie apart are no message."""
+    lasts_long = 9  # a schedule
+    row, apart = (
+        [len(ran(program, published(gap), choice=RunChoice(seed, lasts_long)).turns) for seed in range(6)]
+        for gap in (1, 2)
+    )
+    undisturbed = len(ran(program, published(1), choice=RunChoice(None, lasts_long)).turns)
+    assert 6 * undisturbed < sum(row) < sum(apart) / 3
 
 
 def test_a_range_is_flushed_as_its_lines_are_one_by_one() -> None:

@@ -136,7 +136,7 @@ PROGRAM_EXPORT void prog_nt_store(void *at, const void *bytes, size_t nbytes, co
     if (program_watcher_now && program_watcher_now->store) program_watcher_now->store(&step, NULL, bytes);
     if (crash_now) crash_stored(&step, bytes);
     posted_add(me, r, bytes, step.number);
-    nature_posted(me, r.pool, r.offset / LINE_BYTES, true);
+    nature_posted(me, r.pool, r.offset / LINE_BYTES, STORED_PAST);
     step_end(me);
 }
 
@@ -153,6 +153,8 @@ static void flush_line(program_self *me, const program_step *step) {
     const int64_t line = step->offset / LINE_BYTES;
     const host_image *image = image_of(here.host, pool);
     adversary *nature = &area()->natures[me->thread];
+    const thread_doing last = area()->doing[me->thread];
+    const bool on = last.kind == STEP_FLUSH && last.pool == pool && last.offset == step->offset - LINE_BYTES;
     image_find_stores(by_program(me), pool, line);
     if (image_unannounced(here.host, pool, line)) silent_stores(me, (pool_lines){pool, line, line + 1});
     const bool dirty = image->cache.state[line] & DIRTY, present = image->cache.state[line] & PRESENT;
@@ -168,7 +170,7 @@ static void flush_line(program_self *me, const program_step *step) {
     const pool_lines its = {pool, line, line + 1};
     if (landed) image_complete(by_program(me), its, true);
     list_add(landed ? &me->lingering : &me->flushed, its);
-    nature_posted(me, pool, line, false);
+    nature_posted(me, pool, line, on ? FLUSHED_ON : FLUSHED_FIRST);
 }
 
 /* Go on to the next step of the same call, where its turn goes on: nobody can come in between. With --free, for a while. */

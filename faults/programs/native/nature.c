@@ -8,6 +8,7 @@
 static program_area *area(void) { return here.area; }
 
 enum { STAYS_BEHIND = 16 }; /* steps that others make first */
+enum { OFTEN = 7, SELDOM = 63 }; /* one time in 8, and one in 64 */
 enum habit { AT_EASE, EAGER, LAZY };
 
 static enum habit habit_of(int host, int pool, int64_t line, enum action action) {
@@ -98,16 +99,16 @@ void nature_stored(int thread, pool_range range) {
 
 /* A line was flushed, or stored past the cache: land it at once, every other time or by habit. Otherwise a missing fence
  * before it would hardly ever show, as the next step is often a fence. Now and then the thread stays behind here for as long
- * as others need to see the line. */
-void nature_posted(program_self *me, int pool, int64_t line, bool past_the_cache) {
-    if (!ever(LAND) || (past_the_cache && area()->pages_hosts)) return;
+ * as others need to see the line; seldom within a message of many lines, as each time costs two changes of threads. */
+void nature_posted(program_self *me, int pool, int64_t line, enum posted how) {
+    if (!ever(LAND) || (how == STORED_PAST && area()->pages_hosts)) return;
     const mover by = {here.host, (uint16_t)me->thread, BY_NATURE};
     const adversary_move move = move_of(LAND, pool, line);
     const enum habit habit = habit_of(here.host, pool, line, LAND);
     const uint64_t drawn = splitmix(&area()->natures[me->thread].state);
     if (habit == LAZY || (habit == AT_EASE && drawn & 1)) return;
-    if (past_the_cache) posted_land(me, by, (pool_lines){pool, line, line + 1});
+    if (how == STORED_PAST) posted_land(me, by, (pool_lines){pool, line, line + 1});
     else image_nature(by, &move);
-    if (drawn >> 1 & 7) return;
+    if (drawn >> 1 & (how == FLUSHED_ON ? SELDOM : OFTEN)) return;
     turn_stay_behind(me->thread, STAYS_BEHIND);
 }

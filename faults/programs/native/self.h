@@ -150,7 +150,9 @@ void prog_wait_readable(int file); /* let others go first until the file has som
 /* nature.c: moves lines at random, if this run has a nature. */
 void nature_between(program_self *me); /* between two steps */
 void nature_stored(int thread, pool_range range);
-void nature_posted(program_self *me, int pool, int64_t line, bool past_the_cache);
+/* How a line was posted: by a store past the cache; by a flush; by a flush right behind that of the line before it. */
+enum posted { STORED_PAST, FLUSHED_FIRST, FLUSHED_ON };
+void nature_posted(program_self *me, int pool, int64_t line, enum posted how);
 
 /* cycle.c: whether all threads go round in cycles, as this one's state shows at the step `at`: one call of the program may make many. */
 bool cycle_closes(program_self *me, uint64_t at);
