@@ -10,7 +10,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "patch.h"
 #include "self.h"
 
 typedef struct {
