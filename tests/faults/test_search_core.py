@@ -191,6 +191,19 @@ def test_who_loads_what_another_rank_has_waited_for_has_to_wait_as_well(tells: t
     assert core.explore(Machine(program)).verdict == Verdict.VIOLATION
 
 
+SEES_BOTH = (Step(Do.LOAD, 0, register=0), Step(Do.LOAD, 1, register=1))
+
+
+@with_rows(
+    (((0, 0, (Step(Do.STORE, 0, 1), Step(Do.SIGNAL, 1, 1))), (1, 1, SEES_BOTH)),),  # the line may leave before
+    (((0, 1, (Step(Do.STORE_NT, 0, 1),)), (0, 0, (Step(Do.SIGNAL, 1, 1),)), (1, 2, SEES_BOTH)),),
+    (((0, 0, (Step(Do.SIGNAL, 1, 2), Step(Do.SIGNAL, 1, 1))), (0, 0, (Step(Do.WAIT, 1, 2),))),),  # or waits in vain
+)
+def test_a_signal_does_not_come_before_what_it_hides(threads: tuple[tuple[int, int, tuple[Step, ...]], ...]) -> None:
+    straight = (Straight(host, rank, f"{t}", steps) for t, (host, rank, steps) in enumerate(threads))
+    compare(MachineProgram(tuple(straight), BELLS, ("line 0", "line 1"), ("r0", "r1")))
+
+
 def test_a_host_that_waits_for_an_event_of_another_does_not_go_first() -> None:
     waits = (Step(Do.AWAIT, 0), Step(Do.STORE, 0, 2))
     looks = (Step(Do.LOAD, 0, register=0), Step(Do.STORE, 2, 2))
@@ -199,6 +212,17 @@ def test_a_host_that_waits_for_an_event_of_another_does_not_go_first() -> None:
     program = MachineProgram(threads, BELLS, ("line 0", "line 1"), ("r0",))
     compare(program)
     assert {end.registers for end in core.explore(Machine(program)).outcomes} == {(0,), (2,)}
+
+
+def test_a_fence_may_come_before_another_stream_waits_for_what_has_not_arrived() -> None:
+    rings = (Step(Do.STORE, 0, 1), Step(Do.SIGNAL, 1, 1), Step(Do.SIGNAL, 3, 1))
+    waits, passes_on = Step(Do.WAIT, 3, 1), (Step(Do.WAIT, 3, 1), Step(Do.FENCE), Step(Do.SIGNAL, 4, 1))
+    looks = (Step(Do.WAIT, 4, 1), Step(Do.INVALIDATE, 0), Step(Do.LOAD, 0, expect=1))
+    places = ((0, 1, rings), (0, 0, (waits, Step(Do.WAIT, 1, 1))), (0, 0, passes_on), (1, 2, looks))
+    threads = tuple(Straight(host, rank, f"{t}", steps) for t, (host, rank, steps) in enumerate(places))
+    program = MachineProgram(threads, (*BELLS, Word("h", 2)), ("line 0", "line 1", "line 2"))
+    compare(program)
+    assert core.explore(Machine(program)).verdict == Verdict.VIOLATION
 
 
 # -- messages that are right, with one thing wrong: what reductions are made for

@@ -16,7 +16,7 @@ enum { ANY_LINE = -2 };
 
 /* How other threads may touch a line, as bits. BEGUN_WAITS: blocked ones of other ranks of the host, which have flushed it. */
 enum { STORES = 1, SIGNALS = 2, PEEKS = 4, WAITS = 8, BLOCKED_WAITS = 16, WAITS_OF_OTHER_RANKS = 32, OTHERWISE = 64 };
-enum { BEGUN_WAITS = 128, MAY_BE_NEAR = PEEKS | WAITS | BLOCKED_WAITS | WAITS_OF_OTHER_RANKS | BEGUN_WAITS };
+enum { BEGUN_WAITS = 128, ALL_WAITS = WAITS | BLOCKED_WAITS | WAITS_OF_OTHER_RANKS | BEGUN_WAITS };
 
 /* What a wait needs: it is passed only when this thread has gone beyond this node. */
 typedef struct {
@@ -294,11 +294,11 @@ static bool fence_first(const search *s, const reduction *r, uint8_t rank) {
     return true;
 }
 
+/* Whether a wait may be over first. Other waits of the host keep nothing of what they see but the line's copy, which this one
+ * may see and leave just so. */
 static bool wait_first(search *s, const node *n, const place *p) {
     bool changes, rises = s->reduction->steady[n->line] >> n->word & 1;
-    uint8_t may = WAITS | BLOCKED_WAITS;
-    if (s->reduction->bell[n->line] && p->quiet) may |= WAITS_OF_OTHER_RANKS | BEGUN_WAITS;
-    if (s->reduction->guarded[n->line]) may = MAY_BE_NEAR;
+    uint8_t may = ALL_WAITS | (s->reduction->guarded[n->line] ? PEEKS : 0);
     return possible(s, n, n->action, &changes) && rises && (!changes || !(p->near & ~may));
 }
 
@@ -307,22 +307,21 @@ static bool wait_first(search *s, const node *n, const place *p) {
 static bool looks_first(const search *s, int t, const node *n, const place *p) {
     bool streams = false;
     for (int u = 0; u < s->thread_count; u++) streams |= u != t && s->threads[u].rank == s->threads[t].rank;
-    return n->what == WAIT && s->reduction->bell[n->line] && !streams && !p->dirty && !p->nt && !(p->near & OTHERWISE);
+    return n->what == WAIT && s->reduction->bell[n->line] && !streams && !p->dirty && !(p->near & OTHERWISE);
 }
 
 static bool store_first(const reduction *r, const node *n, const place *p) {
-    uint8_t may = r->guarded[n->line] ? MAY_BE_NEAR : r->bell[n->line] ? BEGUN_WAITS : 0;
+    uint8_t may = r->guarded[n->line] ? ALL_WAITS | PEEKS : r->bell[n->line] ? BEGUN_WAITS : 0;
     return p->quiet && !p->nt && !(p->near & ~may) && !p->dirty;
 }
 
 /* Whether a signal may go first. If its line is dirty, an eviction before it would show the payload under the old flag. Where
  * flags only rise and are only waited for, a rank that sees that may as well see the new flag. A wait of the same host that
- * begins before it is held by the payload; after it, by both, which arrive together. */
+ * begins before it is held by the payload; after it, by both, which arrive together, or by a flag alone, which nobody loads. */
 static bool signal_first(const search *s, int t, const node *n, const place *p) {
     bool rises = s->reduction->steady[n->line] >> n->word & 1, unread = s->reduction->unread[n->line] >> n->word & 1;
-    uint8_t may = WAITS | BLOCKED_WAITS;
-    if (s->reduction->bell[n->line]) may |= BEGUN_WAITS | (p->dirty ? WAITS_OF_OTHER_RANKS : 0);
-    if (s->reduction->guarded[n->line]) may = MAY_BE_NEAR;
+    uint8_t may = s->reduction->bell[n->line] ? ALL_WAITS : WAITS | BLOCKED_WAITS;
+    if (s->reduction->guarded[n->line]) may |= PEEKS;
     bool alone = !(p->near & ~may) && (!p->near || rises) && !p->nt;
     return p->quiet && alone && (!p->dirty || (rises && unread)) && holds_nobody(s, t, n, p);
 }
