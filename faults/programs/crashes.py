@@ -309,8 +309,7 @@ def fewer_losses(failed: RunResult, again: Callable[[Losses], RunResult]) -> Run
 def _how(result: RunResult) -> tuple[object, ...]:
     """Tell how a run fails, but for what was lost."""
     ending, codes, kinds = result.signature()
-    assert isinstance(kinds, tuple)
-    return result.failed, ending, codes, tuple(finding for finding in kinds if finding[0] != LOST_IN_CRASH)
+    return result.failed, ending, codes, {finding for finding in kinds if finding[0] != LOST_IN_CRASH}
 
 
 def other_losses(arrivals: Sequence[CrashArrival], newest: Line | None = None) -> Losses | None:

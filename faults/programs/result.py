@@ -129,10 +129,10 @@ class RunResult:
         """Whether the run shows a mistake: by a finding, a program that fails, or one that cannot get on."""
         return bool(self.findings) or self.ending in (RunEnding.FAILED, RunEnding.NO_PROGRESS)
 
-    def signature(self) -> tuple[object, ...]:
+    def signature(self) -> tuple[RunEnding, tuple[tuple[int, int], ...], frozenset[tuple[int, int]]]:
         """Tell what makes two failures the same one."""
         codes = tuple((e.command, e.code) for e in self.exits if e.failed)
-        kinds = tuple(sorted({(f.kind, f.rule) for f in (*self.findings, *self.suppressed)}))
+        kinds = frozenset((f.kind, f.rule) for f in (*self.findings, *self.suppressed))
         return self.ending, codes, kinds
 
 

@@ -282,6 +282,15 @@ def invoke(*words: str) -> Result:
     return CliRunner().invoke(main, ["exec", "--every", *words])
 
 
+def test_a_hang_names_its_mistake_and_is_made_again_by_its_token(litmus: Path) -> None:
+    words = ("--pool", POOL, "--", str(litmus), POOL, "s:0:1", ":", str(litmus), POOL, "w:0:1")
+    found = invoke(*words)
+    assert found.exit_code == 1 and "not-flushed" in found.output and "differently" not in found.output
+    (again,) = re.findall("--replay (cxl1\\S+)", found.output)
+    made = CliRunner().invoke(main, ["exec", "--replay", again, *words])
+    assert made.exit_code == 1 and "not-flushed" in made.output and "another trace" not in made.output
+
+
 PROGRAMS = {
     "queue": (EXAMPLES / "queue.c", ("-DMESSAGES=2",), "/dev/shm/queue", "send", "receive"),
     "hash_table": (EXAMPLES / "hash_table.c", ("-DKEYS=1",), "/dev/shm/table", "0", "1"),

@@ -68,7 +68,7 @@ class Build:
         self._objects = where / "objects" / extension.target.name
         sources = [(instead or {}).get(source.name, ROOT / source) for source in extension.sources]
         self._sources = {source.name: source for source in sources}
-        self._flags = [*extension.flags, "-O1", "-fPIC", "-pthread", "-w"]
+        self._flags = [*extension.flags, "-fPIC", "-pthread", "-w"]
         self._objects.mkdir(parents=True, exist_ok=True)
         absent = [source for source in self._sources.values() if not self._object(source).exists()]
         with ThreadPoolExecutor(os.cpu_count()) as threads:

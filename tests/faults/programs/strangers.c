@@ -365,13 +365,16 @@ static void *signals(void *from) {
     memcpy(data, from, TEXT); /* the store */
     flush(data, TEXT);
     for (int k = 0; k < 2; k++) pthread_kill(waiting, SIGUSR1 + 2 * k);
-    while (data[PAGE] == 0) usleep(1000); /* steps, while the other thread waits */
-    CHECK(write(pipes[1], "", 1) == 1);
+    for (int k = 0; k < 2; k++) {
+        while (data[PAGE] == k) usleep(1000); /* steps, while the other thread waits */
+        CHECK(write(pipes[1], "", 1) == 1);
+    }
     return NULL;
 }
 static void signals_write(void) {
     const struct timespec long_time = {5, 0}, short_time = {0, 1000000};
     int number = 0;
+    char byte;
     sigset_t both;
     pthread_t thread;
     struct epoll_event event = {.events = EPOLLIN};
@@ -386,6 +389,9 @@ static void signals_write(void) {
     struct pollfd one = {.fd = pipes[0], .events = POLLIN};
     CHECK(ppoll(&one, 1, &short_time, NULL) == 0 && epoll_pwait(set, &event, 1, 1, &both) == 0);
     data[PAGE] = 1;
+    cxl_flush(data + PAGE, 1), cxl_fence();
+    CHECK(ppoll(&one, 1, NULL, NULL) == 1 && read(pipes[0], &byte, 1) == 1);
+    data[PAGE] = 2;
     cxl_flush(data + PAGE, 1), cxl_fence();
     CHECK(epoll_pwait(set, &event, 1, -1, &both) == 1);
     pthread_join(thread, NULL);
