@@ -14,13 +14,14 @@ from faults.programs.suppressions import Suppression
 
 
 def again(setting: ExecSetting, result: RunResult, words: Sequence[str]) -> str:
-    """Write the command that makes a run again."""
+    """Write the command that makes a run again; one side by side cannot be repeated: others are made."""
     from faults.programs.replays import token_of  # only here, and where a token is read: it needs pydantic
 
     pools = " ".join(f"--pool {shlex.quote(str(pool))}" for pool in setting.pools)
     commands = " ".join(word if word in (":", "::") else shlex.quote(word) for word in words)
     flags = "".join(f"{flag} " for flag in _flags(setting))
-    return f"cxlemu exec {pools} --hosts {setting.hosts} {flags}--replay {token_of(setting, result)} -- {commands}"
+    how = "--free" if setting.free else f"--replay {token_of(setting, result)}"
+    return f"cxlemu exec {pools} --hosts {setting.hosts} {flags}{how} -- {commands}"
 
 
 def _flags(setting: ExecSetting) -> Iterator[str]:

@@ -182,6 +182,13 @@ def test_an_example_is_right_and_its_bug_is_found(name: str) -> None:
     assert [its.kind.name for its in report_of(setting("-DBUG"), [failed], (), ()).mistakes] == [BUGS[name]]
 
 
+def test_a_run_side_by_side_is_not_said_to_be_made_again() -> None:
+    its = build(f"{SOURCES.parents[2]}/examples/programs/queue.c", "-DBUG")
+    words = f"--pool {POOLS['queue']} -- {its} send : {its} receive".split()
+    done = CliRunner().invoke(main, ["exec", "--free", *words])
+    assert done.exit_code == 1 and " --free -- " in done.output and "--replay" not in done.output
+
+
 @pytest.mark.parametrize(
     ("name", "others"),
     [("queue", 0), ("queue", 2), pytest.param("hash_table", 0, marks=pytest.mark.deep)],
