@@ -13,9 +13,13 @@ from cxlemu.errors import CxlemuError
 from cxlemu.plan import Kind, Op, Plan
 from cxlemu.plan.text import text
 from faults.prove import prove
-from faults.torch.messages import rank_of
 
 OUTPUT = 1  # of a part's buffers
+
+
+def rank_of(rank: int, world_rank: int) -> str:
+    """Name a rank of a group, and its number in the world where that is another one."""
+    return f"rank {rank}" + f" ({world_rank} in the world)" * (world_rank != rank)
 
 
 @dataclass(frozen=True)

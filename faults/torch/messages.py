@@ -20,14 +20,10 @@ from collectives.communicator.messages.requests import ANY, Rank, Request, Statu
 from cxlemu.choices import DTYPE_NAMES
 from cxlemu.errors import ContractError
 from cxlemu.memory.protocol import Bytes
+from faults.torch.difference import rank_of
 from faults.torch.group_faults import GroupNumbers
 
 STAY = timedelta(seconds=20)
-
-
-def rank_of(rank: int, world_rank: int) -> str:
-    """Name a rank of a group, and its number in the world where that is another one."""
-    return f"rank {rank}" + f" ({world_rank} in the world)" * (world_rank != rank)
 
 
 @dataclass(frozen=True)
