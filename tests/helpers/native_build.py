@@ -19,11 +19,12 @@ IMAGE_C = ROOT / "tests/helpers/native/lines_image.c"
 
 
 class Extension(NamedTuple):
-    """What setup.py says of an extension: the file it becomes, and the sources, inside a copy; and gcc's flags."""
+    """What setup.py says of an extension: the file it becomes, the sources, inside a copy, and gcc's and ld's flags."""
 
     target: Path
     sources: tuple[Path, ...]
     flags: tuple[str, ...]
+    links: tuple[str, ...]
 
 
 def extensions() -> list[Extension]:
@@ -44,6 +45,7 @@ def extensions() -> list[Extension]:
             Path(its.name.replace(".", "/") + sysconfig.get_config_var("EXT_SUFFIX")),
             tuple(map(Path, its.sources)),
             (*its.extra_compile_args, *(f"-I{ROOT / folder}" for folder in its.include_dirs), python),
+            tuple(its.extra_link_args),
         )
         for its in said
     ]
@@ -68,7 +70,8 @@ class Build:
         self._objects = where / "objects" / extension.target.name
         sources = [(instead or {}).get(source.name, ROOT / source) for source in extension.sources]
         self._sources = {source.name: source for source in sources}
-        self._flags = [*extension.flags, "-fPIC", "-pthread", "-w"]
+        self._flags = [*extension.flags, "-O1", "-fPIC", "-pthread", "-w"]
+        self._links = extension.links
         self._objects.mkdir(parents=True, exist_ok=True)
         absent = [source for source in self._sources.values() if not self._object(source).exists()]
         with ThreadPoolExecutor(os.cpu_count()) as threads:
@@ -100,7 +103,8 @@ class Build:
         subprocess.run(["gcc", *flags, "-c", source, "-o", target], check=True)
 
     def _link(self, objects: Iterable[Path], target: Path) -> None:
-        subprocess.run(["gcc", "-shared", "-pthread", *objects, *self._libraries, "-o", target], check=True)
+        links: list[str | Path] = [*self._links, *self._libraries]
+        subprocess.run(["gcc", "-shared", "-pthread", *objects, *links, "-o", target], check=True)
 
 
 class ImageBuild(Build):
