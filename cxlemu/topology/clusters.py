@@ -11,6 +11,9 @@ from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from cxlemu.errors import ArgumentError
+from cxlemu.units import counted
+
 if TYPE_CHECKING:
     from cxlemu.topology import Space, Topology
 
@@ -18,6 +21,13 @@ if TYPE_CHECKING:
 def cluster_sizes(ranks: int) -> list[int]:
     """List the sizes that clusters of a world may have: they divide ``ranks`` and leave two clusters of two or more."""
     return [size for size in range(2, ranks // 2 + 1) if ranks % size == 0]
+
+
+def hosts_of(ranks: int, each: int) -> list[int]:
+    """Return the host of each rank where every host has ``each``. Raises ArgumentError if they do not come out even."""
+    if ranks % each:
+        raise ArgumentError(f"--cluster: {counted(ranks, 'rank')} are not on hosts of {each} each")
+    return [rank // each for rank in range(ranks)]
 
 
 def ranks_per_cluster(topology: Topology, ranks: int, members: Sequence[int] | None = None) -> int:

@@ -17,6 +17,7 @@ from cxlemu import userfile
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import DTYPES, Call, Plan
+from cxlemu.topology.clusters import hosts_of
 from cxlemu.units import counted, format_bytes, typed_bytes
 from faults.cli.searchable import Calls, Searchable
 from faults.explore.plans import compile_plans, located, tiny_layout
@@ -76,7 +77,7 @@ def _built(chosen: Recipe, ranks: int, calls: Calls) -> Plan:
         calls_of = f"{counted(number, 'call')} with {each}"
         raise ArgumentError(f"{calls_of} are too large to search: {format_bytes(BYTES_MAX)} in all at most")
     op = calls.op or ("sum" if COLLECTIVES[collective].reduces else "none")
-    _check_hosts(ranks, calls.cluster or 1)
+    hosts_of(ranks, calls.cluster or 1)
     if chosen.spec.zero_copy and calls.in_place and collective in NO_ZERO_COPY_IN_PLACE:
         raise ArgumentError(f"{collective} in place cannot be zero copy: {NO_ZERO_COPY_IN_PLACE[collective]}")
     call = Call(collective, chosen.name, ranks, nbytes, calls.dtype or DTYPE, op, calls.root or 0, calls.in_place)
@@ -105,16 +106,7 @@ def _saved(file: str, calls: Calls) -> Searchable:
     call = plan.call
     if call.ranks > RANKS_MAX:
         raise ArgumentError(f"{file} is of {counted(call.ranks, 'rank')}, too many to search: {RANKS_MAX} at most")
-    if call.cluster > 1 and calls.cluster not in (None, call.cluster):
-        raise ArgumentError(f"{file} is of clusters of {call.cluster}: leave out --cluster")
-    cluster = calls.cluster or call.cluster
-    _check_hosts(call.ranks, cluster)
-    return _plans(plan, replace(calls, cluster=cluster))
-
-
-def _check_hosts(ranks: int, cluster: int) -> None:
-    if ranks % cluster:
-        raise ArgumentError(f"--cluster: {counted(ranks, 'rank')} are not on hosts of {cluster} each")
+    return _plans(plan, replace(calls, cluster=calls.cluster or call.cluster))
 
 
 def _among(plan: Plan) -> list[Plan]:
@@ -139,7 +131,7 @@ def _plans(plan: Plan, calls: Calls) -> Searchable:
             f"{len(sequence)} {of} touch {counted(lines, 'line')}, too many to search: {LINES_MAX} at most. Save the "
             f"plan with a smaller --region-bytes, or search fewer bytes or calls"
         )
-    compiled = compile_plans(sequence, [rank // cluster for rank in range(plan.ranks)])
+    compiled = compile_plans(sequence, hosts_of(plan.ranks, cluster))
     machine = Machine(compiled.program)
 
     def judge(explored: Exploration) -> Exploration:

@@ -1,15 +1,13 @@
 """The work of ``cxlemu faults sweep``: places faults, runs each, and adds up how the runs ended."""
 
 import os
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import click
 from click.core import ParameterSource
-from rich.table import Table
 
 from collectives.algorithms.catalog import on_levels_left_out
 from collectives.cli.targets import check_applies, check_options, target
@@ -17,20 +15,19 @@ from collectives.contracts import COLLECTIVES
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.interruption import Interruption
 from cxlemu.cli.output import write_json
-from cxlemu.cli.progress import bar
 from cxlemu.errors import ArgumentError, NothingJudgedError
 from cxlemu.plan import Plan
 from cxlemu.units import counted, format_bytes, typed_bytes
 from faults.campaign.executors import Workers
 from faults.choices import SWEPT_RANKS_MAX
 from faults.cli.faults_sweep import SweepFlags
+from faults.cli.faults_sweep_report import SweepReport
 from faults.inject.judge import ScenarioVerdict
 from faults.inject.scenario import NBYTES_MAX, Scenario
 from faults.inject.script import Script
 from faults.inject.sweep import FaultSweepRow, ScenarioResult, bases, everywhere, some, summed_up, sweep
 from faults.left_out import left_out
 
-FINDINGS_SHOWN = 20
 PLAN_BYTES_MAX = 1 << 28  # of a saved plan: its ring and heap, and all blocks
 
 
@@ -78,27 +75,12 @@ def run(ctx: click.Context, asked: SweepFlags) -> None:
     total = len(scenarios)
     chosen = scenarios if asked.sample is None else some(scenarios, asked.sample, asked.seed)
     jobs = jobs or (len(os.sched_getaffinity(0)) if launch == "turns" else 1)
-    results: list[ScenarioResult] = []
-    interruption = Interruption()
-    began = time.monotonic()
-    with bar() as progress:
-        task = progress.add_task("faults", total=len(chosen))
-
-        def tell(result: ScenarioResult) -> None:
-            results.append(result)
-            progress.advance(task)
-
-        with interruption, nullcontext() if jobs == 1 else Workers(jobs) as executor:
-            sweep(chosen, executor=executor, tell=tell)
-    seconds = time.monotonic() - began
+    interruption, out = Interruption(), console()
+    with SweepReport(chosen) as report, interruption, nullcontext() if jobs == 1 else Workers(jobs) as executor:
+        sweep(chosen, executor=executor, tell=report.tell)
+    results, seconds = report.results, report.seconds
     rows = summed_up(results)
     findings = [result for result in results if not result.verdict.ok]
-    out = console()
-    out.print(_table(rows), soft_wrap=False)
-    for result in findings[:FINDINGS_SHOWN]:
-        scenario = result.scenario
-        what = f"{scenario.collective} {scenario.variant}: {scenario.script.faults[0]}"
-        print_wrapped(out, f"{result.verdict.value}: {what}: {result.why}", "red")
     of = f" of {total}" if len(results) < total else ""
     done = f"{len(results)}{of} runs" if of else counted(len(results), "run")
     print_wrapped(
@@ -146,28 +128,6 @@ def _bounded(plan: Plan, source: str | None) -> tuple[int, int]:
         most = format_bytes(PLAN_BYTES_MAX)
         raise ArgumentError(f"{source} takes {format_bytes(nbytes)} of memory, too much for this sweep: {most} at most")
     return plan.ranks, plan.call.nbytes
-
-
-def _table(rows: list[FaultSweepRow]) -> Table:
-    """A column for each verdict; one that is rare has one only if it occurred."""
-    counts: dict[str, Callable[[FaultSweepRow], int]] = {"runs": lambda row: row.verdicts.total()}
-    for verdict in ScenarioVerdict:
-        if verdict not in (ScenarioVerdict.NEVER, ScenarioVerdict.UNPROTECTED) or any(
-            row.verdicts[verdict] for row in rows
-        ):
-            counts[verdict.value.replace(" ", "\n")] = partial(_count, verdict)
-    table = Table(box=None, header_style="bold", pad_edge=False, collapse_padding=True)
-    for name in ("collective", "variant", "fault"):
-        table.add_column(name, no_wrap=True)
-    for name in counts:
-        table.add_column(name, justify="right", min_width=max(map(len, name.split("\n"))))
-    for row in rows:
-        table.add_row(row.collective, row.variant, row.fault, *(str(count(row)) for count in counts.values()))
-    return table
-
-
-def _count(verdict: ScenarioVerdict, row: FaultSweepRow) -> int:
-    return row.verdicts[verdict]
 
 
 def _document(

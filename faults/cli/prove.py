@@ -58,7 +58,9 @@ class ProveFlags(Flags):
     )
     algorithm: str | None = concept("algorithm", help="Prove an algorithm of your own; executes the file.")
     cluster: int | None = flag(
-        "--cluster", type=click.IntRange(1, 64), help="Number of ranks on each host, with --algorithm.  [default: 1]"
+        "--cluster",
+        type=click.IntRange(1, 64),
+        help="Number of ranks on each host, with --algorithm or FILE.plan.  [default: 1]",
     )
     in_place: bool | None = flag(
         "--in-place/--out-of-place",
@@ -108,6 +110,10 @@ def command() -> None:
       cxlemu prove --algorithm examples/my_all_reduce.py:my_all_reduce -n 2,16
       cxlemu prove --algorithm examples/my_all_reduce.py:my_all_reduce --cluster 2
       cxlemu prove all_reduce.plan
+      cxlemu prove all_reduce.plan --cluster 2
+
+    A plan file does not say which ranks share a host. A plan of clusters that is wrong only where each rank has a host
+    of its own is unknown until --cluster says so.
 
     Exit codes: 0 all plans are right, 1 a plan is wrong, 2 bad input, 3 the prover cannot tell, the budget is spent, or
     an algorithm declines every call.

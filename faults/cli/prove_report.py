@@ -32,11 +32,13 @@ class ProveReport(LiveReport):
         machine: str,
         roots: tuple[int, ...] | None = None,
         left_out: NotDone = NOTHING,
+        ranks_per_host: int = 1,
     ) -> None:
         """Prepare the report; the context starts it."""
         super().__init__("proofs", proofs, json_file=json_file)
         self._proofs, self._integrity = proofs, integrity
         self._machine, self._roots, self._left_out = machine, roots, left_out
+        self._ranks_per_host = ranks_per_host
         self._rows: list[ProofRow] = []
         self._name = ""
         self.spent = ""  # why not everything was proved
@@ -120,7 +122,7 @@ class ProveReport(LiveReport):
         texts = [format_bytes(row.case.size_bytes) for row in right]
         roots = [(row.case.call.root,) if row.file else self._roots for row in right]
         covered = [Covered(*proof) for proof in zip(calls, texts, roots, strict=True)]
-        return Coverage.of(covered, machine=self._machine)
+        return Coverage.of(covered, machine=self._machine, ranks_per_host=self._ranks_per_host)
 
     def _by_ranks(self) -> list[dict[str, Any]]:
         """Count proofs, instructions and seconds for each number of ranks."""

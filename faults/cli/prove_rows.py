@@ -23,6 +23,7 @@ class ToProve(NamedTuple):
     case: Case
     prove: Callable[..., Proof]  # proves it, and calls ``progress`` now and then
     file: str = ""  # the file that its plan is from; empty: none
+    hosts: Sequence[int] | None = None  # the host of each rank; None: each has its own
 
 
 class ProofRow(NamedTuple):
@@ -128,5 +129,5 @@ def _row(one: ToProve, **options: object) -> ProofRow:
     proof = one.prove(**options)
     seconds, violation = time.monotonic() - began, None
     if proof.violation is not None:
-        violation = told_of(proof.violation, proof, file=one.file)
+        violation = told_of(proof.violation, proof, file=one.file, hosts=one.hosts)
     return ProofRow(one.case, replace(proof, calls=()), seconds, one.file, violation)

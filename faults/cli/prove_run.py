@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import click
@@ -26,12 +25,12 @@ from collectives.sweep.sweep import Case, Sweep, last_size, size_steps
 from cxlemu.budget import BudgetSpentError, within
 from cxlemu.cli.interruption import Interruption
 from cxlemu.errors import ArgumentError, DeclinedError
-from cxlemu.plan import Call, Layout
+from cxlemu.plan import Call, Layout, Plan
 from cxlemu.plan.checksums import check_integrity
 from cxlemu.plan.reduction import not_folded
 from cxlemu.rounding import round_up
 from cxlemu.topology import Topology
-from cxlemu.topology.clusters import cluster_sizes
+from cxlemu.topology.clusters import cluster_sizes, hosts_of
 from cxlemu.topology.fields import PAGE_BYTES
 from cxlemu.units import counted, format_numbers, typed_bytes
 from faults.choices import MATRIX_HOSTS, MATRIX_RANKS, PROVED_RANKS, PROVED_RANKS_MAX, PROVED_SLOTS_MAX
@@ -46,6 +45,7 @@ from faults.prove.matrix import Matrix, Question, judge
 from faults.prove.products import ProductCase, product_case
 from faults.prove.proof import Proof
 from faults.prove.rounds import ASKING, loops_of
+from faults.verdict import Verdict
 
 BYTES = 4096
 IDLE_FOR_PRODUCTS = ("minbytes", "maxbytes", "stepfactor", "config")
@@ -64,7 +64,7 @@ def run(ctx: click.Context, asked: ProveFlags) -> None:
     check_integrity(asked.integrity)
     check_applies(ctx, asked.collectives)
     if any(map(is_plan, asked.collectives)):
-        _prove_saved(ctx, asked.collectives, budget, asked.jobs, asked.json_file)
+        _prove_saved(ctx, asked, budget)
     if asked.algorithm is not None and asked.variant != EVERY:
         raise ArgumentError("--variant does not go with --algorithm: your own algorithm has none")
     sizes = None
@@ -108,7 +108,7 @@ def run(ctx: click.Context, asked: ProveFlags) -> None:
         budget.interruption.exit(ctx, own_report.exit_code, own_report.left)
     if asked.cluster is not None:
         raise ArgumentError(
-            "--cluster goes with --algorithm: shipped variants take clusters of every size by themselves"
+            "--cluster goes with --algorithm or a plan file: shipped variants take clusters of every size by themselves"
         )
     ranks = PROVED_RANKS if ranks is None else ranks
     sweep = Sweep(
@@ -256,15 +256,13 @@ class _Budget:
             report.interrupted, report.spent = True, "interrupted"
 
 
-def _prove_saved(
-    ctx: click.Context, files: Sequence[str], budget: _Budget, jobs: int | None, json_file: Path | None
-) -> NoReturn:
+def _prove_saved(ctx: click.Context, asked: ProveFlags, budget: _Budget) -> NoReturn:
     """Prove plan files, and exit. Raises PlanFileError for a file that holds no plan."""
     for name, flag in _given(ctx).items():
-        if name not in ("collectives", "budget_s", "jobs", "json_file"):
+        if name not in ("collectives", "cluster", "budget_s", "jobs", "json_file"):
             raise ArgumentError(f"{flag} does not go with a plan file, which defines the call: leave it out")
-    plans = []
-    for file in files:
+    cases = []
+    for file in asked.collectives:
         if not is_plan(file):
             raise ArgumentError(f"plan files are proved by themselves: {file!r} does not end in {PLAN_SUFFIX}")
         plan = catalog.load_plan(file)
@@ -273,12 +271,24 @@ def _prove_saved(
                 f"{file}: {counted(plan.ranks, 'rank')} and {counted(plan.layout.slots, 'slot')}; "
                 f"the limits are {PROVED_RANKS_MAX} and {PROVED_SLOTS_MAX}"
             )
-        plans.append(plan)
-    cases = [
-        ToProve(Case(plan.call, plan.call.in_place), budget.on(partial(prove, plan)), file)
-        for file, plan in zip(files, plans, strict=True)
-    ]
-    _prove(ctx, cases, jobs, ProveReport(len(cases), json_file, machine="the file"), budget)
+        hosts = None if asked.cluster is None else hosts_of(plan.ranks, asked.cluster)
+        proved = budget.on(partial(_saved_proof, plan, hosts))
+        cases.append(ToProve(Case(plan.call, plan.call.in_place), proved, file, hosts))
+    report = ProveReport(len(cases), asked.json_file, machine="the file", ranks_per_host=asked.cluster or 1)
+    _prove(ctx, cases, asked.jobs, report, budget)
+
+
+def _saved_proof(plan: Plan, hosts: Sequence[int] | None, **options: Any) -> Proof:
+    """Prove a saved plan; of clusters whose hosts nobody has named, a plan is wrong only if it is so either way."""
+    proof, cluster = prove(plan, hosts=hosts, **options), plan.call.cluster
+    if hosts is None and cluster > 1 and proof.verdict is Verdict.VIOLATION:
+        shared = prove(plan, hosts=hosts_of(plan.ranks, cluster), **options)
+        if shared.verdict is not Verdict.VIOLATION:
+            shares = "right" if shared.verdict is Verdict.OK else "not proved wrong"
+            why = f"{shares} where the {cluster} ranks of each cluster share a host (--cluster {cluster}), and wrong "
+            why += f"where each rank has its own (--cluster 1): {proof.reason}"
+            return replace(proof, verdict=Verdict.UNKNOWN, violation=None, reason=why)
+    return proof
 
 
 def _own(

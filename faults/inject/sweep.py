@@ -108,10 +108,15 @@ def summed_up(results: Iterable[ScenarioResult]) -> list[FaultSweepRow]:
     """Add up results of a sweep, or of a part of it: a row for each collective, variant and kind of fault."""
     rows: dict[tuple[str, str, str], FaultSweepRow] = {}
     for result in results:
-        key = (result.scenario.collective, result.scenario.variant, result.scenario.script.faults[0].kind)
+        key = key_of(result.scenario)
         row = rows.setdefault(key, FaultSweepRow(*key))
         row.verdicts[result.verdict] += 1
     return list(rows.values())
+
+
+def key_of(scenario: Scenario) -> tuple[str, str, str]:
+    """Return the collective, the variant and the kind of fault, by which results are added up."""
+    return scenario.collective, scenario.variant, scenario.script.faults[0].kind
 
 
 def _one(scenario: Scenario) -> ScenarioResult:

@@ -24,7 +24,7 @@ from cxlemu.plan import DTYPES, Call, Layout, Plan, rules
 from cxlemu.plan.reduction import reductions
 from cxlemu.rounding import round_down
 from cxlemu.topology import Topology
-from cxlemu.topology.clusters import cluster_sizes
+from cxlemu.topology.clusters import cluster_sizes, hosts_of
 from cxlemu.units import counted, format_bytes
 from faults.choices import MATRIX_DTYPES, MATRIX_MOVED_DTYPES, MATRIX_ODD_DTYPE, MATRIX_RANKS, MATRIX_REDOPS
 from faults.prove.proof import Proof
@@ -74,8 +74,7 @@ class Question:
     @property
     def hosts(self) -> Sequence[int] | None:
         """The host of each rank; None: each has its own."""
-        each = self.ranks_per_host
-        return [rank // each for rank in range(self.call.ranks)] if each > 1 else None
+        return hosts_of(self.call.ranks, self.ranks_per_host) if self.ranks_per_host > 1 else None
 
     @property
     def all_roots(self) -> Sequence[int]:
@@ -189,8 +188,7 @@ class Matrix:
         collective = self.recipe.collective
         if self.roots and max(self.roots) >= ranks:
             raise ArgumentError(f"root {max(self.roots)} is not one of {ranks} ranks: leave out that number with -n")
-        if ranks % (self.cluster or 1):
-            raise ArgumentError(f"--cluster: {counted(ranks, 'rank')} are not on hosts of {self.cluster} each")
+        hosts_of(ranks, self.cluster or 1)
         seen: set[tuple[Call, int]] = set()
         sizes = self._sizes(ranks)
         for nth, size in enumerate(sizes):

@@ -1,6 +1,7 @@
 """Faults that happen to real runs: what each kind does, that both engines agree, and that judging can say no."""
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -287,6 +288,23 @@ def test_the_command_prints_a_table_and_writes_it(tmp_path: Path) -> None:
         ("skip_doorbell", 9, 0, 0),
     ]
     assert told["findings"] == [] and "18 runs of 3 ranks on the reference engine" in result.output
+
+
+def test_a_row_is_printed_as_soon_as_its_last_run_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed: list[str] = []
+
+    def looks(scenario: Scenario) -> ScenarioReport:
+        printed.append(sys.stdout.buffer.getvalue().decode())
+        return run(scenario)
+
+    monkeypatch.setattr(sweep_module, "run", looks)
+    result = cxlemu("faults", "sweep", "barrier", "-j", "1", "--kinds", "crash,evict", "--sample", "4", code=3)
+    assert ["fault" in text for text in printed] == [True] * 4
+    assert ["crash" in text for text in printed] == [False, False, True, True], printed
+    assert [line.split()[2:] for line in result.stdout.splitlines()[2:4]] == [
+        ["crash", "2", "0", "2", "0", "0", "0"],
+        ["evict", "2", "0", "0", "0", "0", "0", "2", "never", "happened"],
+    ]
 
 
 def test_ctrl_c_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -442,7 +442,7 @@ def _layout_and_call(ranks: int) -> tuple[Any, Any]:
     (("--algorithm", own("root_zero"), "-r", "x"), "-r takes a rank, or all, not 'x'"),
     (("broadcast", "-r", "3", "-n", "2-4"), "root 3 is not one of 2 ranks"),
     (("--algorithm", MINE, "--cluster", "2", "-n", "3"), "--cluster: 3 ranks are not on hosts of 2 each"),
-    (("broadcast", "--cluster", "2"), "--cluster goes with --algorithm"),
+    (("broadcast", "--cluster", "2"), "--cluster goes with --algorithm or a plan file"),
     (("gemm_reduce_scatter", "-d", "f64"), "matrix products are proved without -d"),
     (("--algorithm", MINE, "--region-bytes", "1K"), "a ring of 1024 bytes has no line for each"),
     (("--algorithm", MINE, "-n", "2-300", "-o", "all", "-d", "all"), "more than 10000 calls: narrow it"),

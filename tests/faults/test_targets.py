@@ -10,6 +10,7 @@ import pytest
 from collectives.algorithms.catalog import build, load_algorithm, recipe
 from cxlemu.plan import Call, file
 from faults.explore.plans import tiny_layout
+from faults.mutate.cases import MutationCase, plan_of
 from faults.mutate.mutants import Mutant, apply
 from tests.helpers import commands
 from tests.helpers.tables import with_rows
@@ -96,6 +97,29 @@ def test_run_and_simulate_take_plans_of_every_kind(asked: list[str], tmp_path: P
 def test_explore_takes_a_saved_plan_on_its_own_ring(saved: Path) -> None:
     assert "all_reduce line of 256 B, 2 ranks: ok, in every execution" in cxlemu("explore", saved).output
     assert "2 ranks a host, 2 calls, 2 ranks: ok" in cxlemu("explore", saved, "--cluster", 2, "--calls", 2).output
+
+
+IN_CLUSTER, ACROSS = "1.0.2:delete", "2.0.2:delete"  # the flush before a rank of the same cluster reads; of the other
+UNFLUSHED = "did not flush after its store"
+
+
+@with_rows(
+    (IN_CLUSTER, (), 3, "right where the 2 ranks of each cluster share a host (--cluster 2), and wrong where each"),
+    (IN_CLUSTER, ("--cluster", 2), 0, "; 2 ranks a host; "),
+    (IN_CLUSTER, ("--cluster", 1), 1, UNFLUSHED),
+    (ACROSS, (), 1, UNFLUSHED),
+    (ACROSS, ("--cluster", 2), 1, UNFLUSHED),
+    (ACROSS, ("--cluster", 3), 2, "--cluster: 4 ranks are not on hosts of 3 each"),
+)
+def test_a_plan_of_clusters_is_judged_on_its_hosts(
+    mutant: str, flags: tuple[object, ...], code: int, words: str, tmp_path: Path
+) -> None:
+    """Where no flag says which ranks share one, a plan is wrong only if it is wrong on either."""
+    plan, path = plan_of(MutationCase("gather", "hierarchical", 4, cluster=2)), tmp_path / "gather.plan"
+    file.save(apply(plan, Mutant.parse(mutant)), path)
+    assert words in cxlemu("prove", path, *flags, code=code).output
+    if flags:
+        cxlemu("explore", path, *flags, code=code)
 
 
 def test_mutate_takes_a_saved_plan_and_its_mutant_replays(saved: Path) -> None:
