@@ -46,10 +46,6 @@ class ExploreFlags(Flags):
     calls: int | None = flag(
         "--calls", type=click.IntRange(1, 16), help="Number of consecutive calls of a collective.  [default: 1]"
     )
-    among: bool = switch(
-        "--among",
-        help="Call a collective until the ring has wrapped, with broadcasts that fill it before, between and after.",
-    )
     strategy: str = flag(
         "--strategy",
         default="exhaustive",
@@ -101,11 +97,11 @@ def command() -> None:
       cxlemu explore all_gather -n 3 -b 384 --variant all --calls 2
       cxlemu explore gather -n 4 --cluster 2 --variant hierarchical
       cxlemu explore reduce -r 1 -o avg -d i32 --in-place --variant zero_copy
-      cxlemu explore all_reduce.plan --among
+      cxlemu explore all_reduce.plan
 
     A plan must obey the rules of all plans: explore names the first broken rule, as `cxlemu plan check` does, and
-    searches nothing. The exit code is 1 for an algorithm and 2 for a plan file. With --among, explore also checks what
-    calls before and after rely on, as `cxlemu prove` does.
+    searches nothing. The exit code is 1 for an algorithm and 2 for a plan file. explore judges these calls
+    alone; `cxlemu prove` also judges what calls before and after rely on.
 
     Exit codes: 0 every execution is right, 1 one is wrong, 2 bad input, 3 unknown: not every execution was searched,
     or nothing is asserted.

@@ -7,7 +7,6 @@ import click
 from collectives.algorithms.catalog import build, check, load_algorithm, own_recipe, recipe
 from collectives.algorithms.choose import choose
 from collectives.algorithms.hierarchical.needs import needs
-from collectives.builder import NAIVE
 from collectives.builder.recipes import Recipe
 from collectives.choices import is_plan
 from collectives.cli.targets import check_applies
@@ -24,7 +23,6 @@ from faults.explore.plans import compile_plans, located, tiny_layout
 from faults.explore.programs import RANKS_MAX
 from faults.explore.result import Exploration
 from faults.machine.steps import Machine
-from faults.prove.sequences import among_others, filling
 from faults.verdict import Verdict
 from faults.zero_copy_calls import placed
 
@@ -109,13 +107,6 @@ def _saved(file: str, calls: Calls) -> Searchable:
     return _plans(plan, replace(calls, cluster=calls.cluster or call.cluster))
 
 
-def _among(plan: Plan) -> list[Plan]:
-    """Place the calls as the prover does, with broadcasts of every other root after a call, since any writer may come
-    too early."""
-    others = (filling(plan.layout, NAIVE, root) for root in range(plan.ranks - 1))
-    return among_others(plan) + [call for other in others for call in [plan, *[other] * plan.layout.slots]]
-
-
 def _lines(plan: Plan) -> int:
     """Count the lines that a call touches, each as often as it is touched."""
     records = (stream.records["nbytes"] for part in plan.parts for stream in part.streams)
@@ -124,14 +115,10 @@ def _lines(plan: Plan) -> int:
 
 def _plans(plan: Plan, calls: Calls) -> Searchable:
     call, cluster, number = plan.call, calls.cluster or 1, calls.number or 1
-    sequence = _among(plan) if calls.among else [plan] * number
-    if (lines := sum(map(_lines, sequence))) > LINES_MAX:
-        of = f"calls on a ring of {counted(plan.layout.slots, 'slot')} of {format_bytes(plan.layout.slot_bytes)}"
-        raise ArgumentError(
-            f"{len(sequence)} {of} touch {counted(lines, 'line')}, too many to search: {LINES_MAX} at most. Save the "
-            f"plan with a smaller --region-bytes, or search fewer bytes or calls"
-        )
-    compiled = compile_plans(sequence, hosts_of(plan.ranks, cluster))
+    if (lines := _lines(plan) * number) > LINES_MAX:
+        touched = f"{counted(number, 'call')} of {format_bytes(call.nbytes)}: {counted(lines, 'line')} touched"
+        raise ArgumentError(f"{touched}, too many to search; {LINES_MAX} at most: give fewer bytes or calls")
+    compiled = compile_plans([plan] * number, hosts_of(plan.ranks, cluster))
     machine = Machine(compiled.program)
 
     def judge(explored: Exploration) -> Exploration:
@@ -144,5 +131,4 @@ def _plans(plan: Plan, calls: Calls) -> Searchable:
     name += f", {counted(cluster, 'rank')} a host" if cluster > 1 else ""
     name += ", in place" if call.in_place else ""
     name += f", {counted(number, 'call')}" if number > 1 else ""
-    name += f", {counted(len(sequence), 'call')} with broadcasts among them" if calls.among else ""
     return Searchable(name, plan.ranks, machine, judge, compiled.known(machine))

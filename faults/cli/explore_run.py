@@ -71,7 +71,6 @@ def run(ctx: click.Context, asked: ExploreFlags) -> None:
         asked.op,
         asked.root,
         asked.in_place,
-        asked.among,
     )
     began = time.monotonic()
     try:

@@ -17,7 +17,6 @@ FLAGS = {
     "variant": "--variant",
     "number": "--calls",
     "cluster": "--cluster",
-    "among": "--among",
     "dtype": "--datatype",
     "op": "--op",
     "root": "--root",
@@ -28,8 +27,6 @@ STORE_BUFFERS = "ranks of one host see each other's stores at once: store buffer
 
 def searchable(spec: str, ranks: int, calls: Calls) -> Searchable:
     """Find the program to search, and compile it."""
-    if calls.among and calls.number is not None:
-        raise ArgumentError("--among sets the number of calls, so that the ring wraps: leave out --calls")
     found, file, name = (
         (None, "", "") if is_plan(spec) or ":" not in spec else userfile.load(spec, "explore", _is_meant)
     )

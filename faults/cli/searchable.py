@@ -32,4 +32,3 @@ class Calls:
     op: str | None = None
     root: int | None = None
     in_place: bool = False  # whether the result replaces the input
-    among: bool = False  # whether other calls come before, between and after them

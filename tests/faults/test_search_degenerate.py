@@ -158,7 +158,6 @@ ONLY_EVENTS = "name: events\nhosts:\n  A: [record e]\n  B: [await e]\nhangs: for
 @pytest.mark.parametrize("engine", ["native", "reference"])
 @with_rows(
     ("all_gather", ["-n", "1", "--calls", "2"], 3),
-    ("all_gather", ["-n", "1", "--among"], 3),
     ("all_reduce", ["-n", "2", "--minbytes", "0", "--calls", "2"], 3),
     ("barrier", ["-n", "1", "--calls", "2"], 3),
     ("own.py:lazy", ["-n", "1", "--calls", "2"], 3),

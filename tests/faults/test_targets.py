@@ -186,7 +186,7 @@ def test_a_rule_that_is_broken_is_named_before_anything_runs(words: list[str], w
     assert "(rule region: an operand lies in a region)" in refused.output
 
 
-# --- explore: more of a call, and calls among others
+# --- explore: more of a call, and what only the prover sees
 
 
 def test_explore_takes_what_a_call_may_be() -> None:
@@ -195,15 +195,9 @@ def test_explore_takes_what_a_call_may_be() -> None:
     assert done.output.startswith("reduce zero_copy of 128 B, in place, 2 ranks: ok, in every execution")
 
 
-@pytest.mark.deep
 def test_a_reader_that_comes_late_to_a_slot_is_wrong_only_among_other_calls(written: Path) -> None:
     assert "ok, in every execution" in cxlemu("explore", f"{written}:late").output
-    found = cxlemu("explore", f"{written}:late", "--among", code=1)
-    first, *_, last = found.output.splitlines()
-    assert first.startswith("broadcast late of 128 B, 13 calls with broadcasts among them, 2 ranks: unexpected: rank 1")
-    again = last.split()
-    assert again[:6] == ["again:", "cxlemu", "explore", f"{written}:late", "--ranks", "2"] and again[6] == "--among"
-    assert cxlemu(*again[2:], code=1).output.splitlines()[0] == first
+    assert "violation" in cxlemu("prove", "--algorithm", f"{written}:late", "-n", 2, "-b", 128, code=1).output
 
 
 @pytest.mark.deep(rows=lambda rank: rank > 0)
@@ -218,7 +212,7 @@ def test_a_rank_that_says_done_before_it_has_read_is_wrong_only_among_other_call
     path = tmp_path / "early.plan"
     file.save(plan, path)
     assert "6 calls, 2 ranks: ok, in every execution" in cxlemu("explore", path, "--calls", 6).output
-    assert "unexpected" in cxlemu("explore", path, "--among", code=1).output
+    assert "violation" in cxlemu("prove", path, code=1).output
 
 
 # --- bad input
@@ -240,7 +234,6 @@ def test_a_rank_that_says_done_before_it_has_read_is_wrong_only_among_other_call
     (["mutate", "FILE", "-n", "3"], "leave out --ranks"),
     (["mutate", "FILE", "--integrity", "crc32c"], "leave out --integrity"),
     (["explore", "FILE", "-b", "64"], "leave out --minbytes"),
-    (["explore", "FILE", "--among", "--calls", "2"], "--among sets the number of calls"),
     (["explore"], "give a COLLECTIVE, a FILE.plan or a FILE.py:FUNCTION"),
     (["explore", "all_to_all", "--in-place", "--variant", "zero_copy"], "all_to_all in place cannot be zero copy"),
     (["explore", "broadcast", "-r", "2"], "root 2 is not one of the ranks 0..1"),
@@ -254,10 +247,10 @@ def test_what_contradicts_is_one_sentence(words: list[str], sentence: str, saved
     assert sentence in cxlemu(*(str(saved) if word == "FILE" else word for word in words), code=2).output
 
 
-def test_a_plan_on_a_ring_that_is_too_large_is_not_searched_among_others(tmp_path: Path) -> None:
-    cxlemu("plan", "save", "all_reduce", "-n", 2, "-b", 256, "-O", tmp_path / "large.plan")
-    done = cxlemu("explore", tmp_path / "large.plan", "--among", code=2)
-    assert "Save the plan with a smaller --region-bytes" in done.output
+def test_a_plan_that_is_too_large_is_not_searched(tmp_path: Path) -> None:
+    cxlemu("plan", "save", "all_reduce", "-n", 2, "-b", "256K", "-O", tmp_path / "large.plan")
+    done = cxlemu("explore", tmp_path / "large.plan", "--calls", 16, code=2)
+    assert "too many to search; 100000 at most: give fewer bytes or calls" in done.output
 
 
 # --- an algorithm whose plan breaks a rule is a mistake found, and such a file is bad input
