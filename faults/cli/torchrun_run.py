@@ -17,7 +17,7 @@ from rich.table import Table
 
 from cxlemu.cli.console import console
 from cxlemu.cli.output import write_json
-from cxlemu.errors import ArgumentError
+from cxlemu.errors import ArgumentError, name_ranks
 from cxlemu.files import read_file
 from cxlemu.memory import MemorySpec
 from cxlemu.plan import Op
@@ -27,7 +27,7 @@ from cxlemu.topology.fields import closest
 from cxlemu.units import counted
 from faults.cli.torchrun import TorchrunFlags
 from faults.cli.torchrun_rounds import tell_rounds
-from faults.cli.torchrun_undone import undone
+from faults.cli.torchrun_undone import undone, without_a_word
 from faults.torch.launch import Round, run_ranks
 from faults.torch.script import LeftOut, TrainingScript
 from faults.torch.settings import VARIABLE, Settings
@@ -179,7 +179,7 @@ def _reports(folder: Path, ranks: int) -> list[dict[str, Any]]:
 def _tell(events: list[dict[str, Any]], rounds: list[Round], kept: Path, *, debug: bool = False) -> bool:
     """Print what happened, and last what was wrong. Returns whether a result was wrong."""
     wrong = [event for event in events if event["kind"] in ("difference", "replicas")]
-    _tell_compared([event for event in events if event["kind"] == "compared"], len(wrong))
+    _tell_compared(events, len(wrong))
     steps = {event["step"] for event in events if event["kind"] == "digests"}
     if steps and not any(event["kind"] in ("error", "replicas") for event in events):
         click.echo(f"# replicas compared: after {counted(len(steps), 'step')}, all equal")
@@ -199,13 +199,16 @@ def _tell(events: list[dict[str, Any]], rounds: list[Round], kept: Path, *, debu
 def _tell_compared(events: list[dict[str, Any]], wrong: int) -> None:
     """Print how many calls were compared: of each group as often as a member of it has made one."""
     calls: dict[str, int] = {}
-    for event in events:
+    compared = [event for event in events if event["kind"] == "compared"]
+    for event in compared:
         calls[event["group"]] = max(calls.get(event["group"], 0), event["calls"])
     if calls:
         made, groups = counted(sum(calls.values()), "call"), counted(len(calls), "group")
-        messages = sum(event["messages"] for event in events)
+        messages = sum(event["messages"] for event in compared)
         made += f" and {counted(messages, 'message')}" if messages else ""
-        click.echo(f"# compared with Gloo: {made} of {groups}, {wrong} wrong")
+        silent = without_a_word(events)
+        but = f"; {name_ranks(silent)} ended without a word" if silent else ""
+        click.echo(f"# compared with Gloo: {made} of {groups}, {wrong} wrong{but}")
 
 
 def _tell_steps(events: list[dict[str, Any]]) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from cxlemu.errors import name_ranks
 from cxlemu.memory.backend import BACKENDS
 from cxlemu.plan import Op
 from cxlemu.units import counted
@@ -18,14 +19,18 @@ Event = dict[str, Any]
 def undone(asked: TorchrunFlags, script: TrainingScript, events: Sequence[Event]) -> list[str]:
     """List what did not happen. A rank tells its counts when its groups end: after an error they are unknown."""
     kinds = {event["kind"] for event in events}
+    silent = without_a_word(events)
     counted_all = not kinds & {"difference", "error"}
-    sentences = [*_unfired(script, events), *(_left_out(script, events, asked.backend) if counted_all else ())]
+    known = counted_all and not silent
+    sentences = [*_unfired(script, events), *(_left_out(script, events, asked.backend) if known else ())]
     nature = [event["moved"] for event in events if event["kind"] == "nature"]
     if asked.adversary is not None and nature and not any(nature):
         sentences.append("the adversary moved no line: so little work draws no move from that seed")
     compared = [event for event in events if event["kind"] == "compared"]
-    if asked.compare and counted_all and not any(event["calls"] + event["messages"] for event in compared):
+    if asked.compare and known and not any(event["calls"] + event["messages"] for event in compared):
         sentences.append("nothing was compared: no group of two ranks or more made a call")
+    if silent and not compared and (asked.compare or script.leave_out):
+        sentences.append(f"what was compared or left out is not known: {name_ranks(silent)} ended without a word")
     sentences += [
         f"rank {event['rank']} did not compare all messages of group {event['group']}"
         for event in compared
@@ -44,6 +49,12 @@ def undone(asked: TorchrunFlags, script: TrainingScript, events: Sequence[Event]
     elif counted_all and made and not any(made) and not sentences:
         sentences.append("nothing ran over the pool: the script called no collective and sent nothing")
     return sentences
+
+
+def without_a_word(events: Sequence[Event]) -> list[int]:
+    """List the ranks that made a group and then ended without a report, as by a signal or by `os._exit`."""
+    told = {event["rank"] for event in events if event["kind"] in ("end", "error", "stopped")}
+    return sorted({event["rank"] for event in events if event["kind"] == "group"} - told)
 
 
 def _unfired(script: TrainingScript, events: Sequence[Event]) -> Iterator[str]:

@@ -35,14 +35,22 @@ GLOO_S = 1800.0
 class GlooShadow:
     """The group's ranks once more, through Gloo, for arrays. Made when all ranks are connected: none ends before."""
 
-    def __init__(self, store: Store, rank: int, size: int) -> None:
+    def __init__(self, store: Store, rank: int, size: int, barrier: Callable[[], object]) -> None:
+        """Connect all ranks. Where Gloo fails later, ``barrier`` is cxl's and says which rank was lost."""
         its_store = dist.PrefixStore("shadow/", store)
         self.group = dist.ProcessGroupGloo(its_store, rank, size, timeout=timedelta(seconds=GLOO_S))
         self.group.barrier().wait()
-        self._size = size
+        self._size, self._barrier = size, barrier
 
     def gather(self, array: Array) -> list[Array]:
         """Return all ranks' arrays, whose sizes may differ; every rank's is of the same dtype, or empty."""
+        try:
+            return self._gathered(array)
+        except RuntimeError:
+            self._barrier()
+            raise
+
+    def _gathered(self, array: Array) -> list[Array]:
         mine = torch.from_numpy(np.ascontiguousarray(array).reshape(-1).view(np.uint8).copy())
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self._size)]
         self.group.allgather([lengths], [torch.tensor([mine.numel()])]).wait()

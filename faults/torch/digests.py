@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,7 +48,7 @@ def _compare(harness: TrainingHarness, model: Any, step: int, paths: dict[str, G
     name = str(group.group_name)
     if name not in paths:
         store = dist.PrefixStore(f"digests/{name}/", dist.distributed_c10d._get_default_store())
-        paths[name] = GlooShadow(store, dist.get_rank(group), dist.get_world_size(group))
+        paths[name] = GlooShadow(store, dist.get_rank(group), dist.get_world_size(group), partial(dist.barrier, group))
     named = list(model.module.named_parameters())
     mine = np.frombuffer(b"".join(_digest(parameter) for _, parameter in named), np.uint64)
     others = paths[name].gather(mine)

@@ -103,7 +103,7 @@ class TrainingHarness:
         def found_message(difference: MessageDifference) -> None:
             self.tell("difference", sentence=difference.sentence(), **difference.plain())
 
-        gloo = GlooShadow(store, comm.rank, comm.size)
+        gloo = GlooShadow(store, comm.rank, comm.size, comm.barrier)
         as_run = partial(self._as_run, comm.members)
         its = Compared(comm, group, gloo, found, found_message, as_run, self._numbers[group])
         self._compared[group] = its
@@ -122,19 +122,24 @@ class TrainingHarness:
         self.tell("made", calls=calls)
         if isinstance(comm, Compared):
             comm.leave()
-            self._tell_compared(self._compared.pop(comm.group))
+            self._tell_compared(comm.group)
         if self._steps is not None:
             self._steps.leave()
 
     def stopped(self, where: list[str]) -> None:
         """Tell where this rank was when it was ended, and what was compared until then."""
         self.tell("stopped", where=where)
-        for its in self._compared.values():
-            self._tell_compared(its)
+        self.tell_compared()
 
-    def _tell_compared(self, its: Compared) -> None:
-        messages = its.messages
-        self.tell("compared", group=its.group, calls=its.calls, messages=messages.compared, lost=messages.lost)
+    def tell_compared(self) -> None:
+        """Tell what was compared in the groups that this rank has not left."""
+        for group in list(self._compared):
+            self._tell_compared(group)
+
+    def _tell_compared(self, group: str) -> None:
+        if (its := self._compared.pop(group, None)) is not None:
+            messages = its.messages
+            self.tell("compared", group=group, calls=its.calls, messages=messages.compared, lost=messages.lost)
 
     def _as_run(self, members: Sequence[int], plan: Plan) -> Plan:
         for rank, member in enumerate(members):

@@ -51,12 +51,14 @@ def main(script: str, *arguments: str) -> None:
         run(script)
     except SystemExit as stop:
         harness.tell("end", code=_code(stop))
+        harness.tell_compared()
         raise
     except BaseException as error:
         line = "".join(traceback.format_exception_only(error)).strip()
         harness.tell(
             "error", type=type(error).__name__, text=line, where=_where(traceback.extract_tb(error.__traceback__))
         )
+        harness.tell_compared()
         if not settings.debug:
             complain(error, line)
             raise SystemExit(1) from None

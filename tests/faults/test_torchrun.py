@@ -516,6 +516,48 @@ def test_a_run_that_is_ended_tells_what_was_compared(tmp_path: Path) -> None:
     assert said.endswith("interrupted\n# compared with Gloo: 3 calls of 1 group, 0 wrong\n")
 
 
+LOST = """
+import os, signal, sys
+import torch, torch.distributed as dist
+from faults.torch.compare import GlooShadow
+dist.init_process_group()
+how, rank, x = sys.argv[1], dist.get_rank(), torch.ones(4)
+for step in range(4):
+    if step == 3 and rank:
+        if how == "late":  # between the call itself and its comparison
+            GlooShadow.gather = lambda self, array: os.kill(os.getpid(), signal.SIGKILL)
+        if how == "type":
+            x = x.double()
+    if step == 3 and (how == "silent" or how == "exit" and rank):
+        os._exit(0)
+    dist.all_reduce(x)
+"""
+BY_RANK_1 = "; rank 1 ended without a word"
+
+
+@needs_torch
+@pytest.mark.deep(rows=lambda how, *_: how not in ("late", "silent"))
+@with_rows(
+    (
+        "late",
+        1,
+        "3 calls of 1 group, 0 wrong" + BY_RANK_1,
+        "call 4 of group 0: all_reduce sum float32[4]: rank 1 died",
+    ),
+    ("exit", 1, "3 calls of 1 group, 0 wrong" + BY_RANK_1, "rank 1 died"),
+    ("type", 1, "3 calls of 1 group, 0 wrong", "or an earlier call differed"),
+    ("silent", 3, "", "what was compared or left out is not known: ranks 0, 1 ended without a word"),
+)
+def test_ranks_that_fail_tell_what_was_compared_and_in_cxls_words(
+    how: str, code: int, compared: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "lost.py").write_text(LOST)
+    done = torchrun("-n", "2", "--compare", "gloo", "lost.py", how, cwd=tmp_path, code=code)
+    assert said in " ".join((done.stdout + done.stderr).split()) and "gloo/transport" not in done.stdout
+    lines = [line for line in done.stdout.splitlines() if line.startswith("# compared")]
+    assert lines == [f"# compared with Gloo: {compared}"] * bool(compared)
+
+
 PAUSE = """
 import time
 def pause():
@@ -617,7 +659,7 @@ def test_a_run_without_the_pool_or_without_nature_is_none(
     adversary: int | None, events: list[tuple[str, dict[str, int]]], said: str
 ) -> None:
     asked = TorchrunFlags(backend="emulated", adversary=adversary, compare=None, digests=0, pace=None)
-    found = undone(asked, TrainingScript(), [{"kind": kind, **what} for kind, what in events])
+    found = undone(asked, TrainingScript(), [{"kind": kind, "rank": 0, **what} for kind, what in events])
     assert [sentence[: len(said)] for sentence in found] == [said] * bool(said)
 
 
