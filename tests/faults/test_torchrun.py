@@ -554,6 +554,7 @@ def test_ranks_that_fail_tell_what_was_compared_and_in_cxls_words(
     (tmp_path / "lost.py").write_text(LOST)
     done = torchrun("-n", "2", "--compare", "gloo", "lost.py", how, cwd=tmp_path, code=code)
     assert said in " ".join((done.stdout + done.stderr).split()) and "gloo/transport" not in done.stdout
+    assert "nothing was" not in done.stderr
     lines = [line for line in done.stdout.splitlines() if line.startswith("# compared")]
     assert lines == [f"# compared with Gloo: {compared}"] * bool(compared)
 
