@@ -285,8 +285,11 @@ def _saved_proof(plan: Plan, hosts: Sequence[int] | None, **options: Any) -> Pro
         shared = prove(plan, hosts=hosts_of(plan.ranks, cluster), **options)
         if shared.verdict is not Verdict.VIOLATION:
             shares = "right" if shared.verdict is Verdict.OK else "not proved wrong"
-            why = f"{shares} where the {cluster} ranks of each cluster share a host (--cluster {cluster}), and wrong "
-            why += f"where each rank has its own (--cluster 1): {proof.reason}"
+            ranks = counted(cluster, "rank")
+            why = (
+                f"{shares} where the {ranks} of each cluster share a host (--cluster {cluster}), and wrong where each "
+            )
+            why += f"rank has its own (--cluster 1): {proof.reason}"
             return replace(proof, verdict=Verdict.UNKNOWN, violation=None, reason=why)
     return proof
 
