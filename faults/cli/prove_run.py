@@ -45,7 +45,7 @@ from faults.prove.matrix import Matrix, Question, judge
 from faults.prove.products import ProductCase, product_case
 from faults.prove.proof import Proof
 from faults.prove.rounds import ASKING, loops_of
-from faults.verdict import Verdict
+from faults.prove.sequences import on_some_hosts
 
 BYTES = 4096
 IDLE_FOR_PRODUCTS = ("minbytes", "maxbytes", "stepfactor", "config")
@@ -279,19 +279,9 @@ def _prove_saved(ctx: click.Context, asked: ProveFlags, budget: _Budget) -> NoRe
 
 
 def _saved_proof(plan: Plan, hosts: Sequence[int] | None, **options: Any) -> Proof:
-    """Prove a saved plan; of clusters whose hosts nobody has named, a plan is wrong only if it is so either way."""
-    proof, cluster = prove(plan, hosts=hosts, **options), plan.call.cluster
-    if hosts is None and cluster > 1 and proof.verdict is Verdict.VIOLATION:
-        shared = prove(plan, hosts=hosts_of(plan.ranks, cluster), **options)
-        if shared.verdict is not Verdict.VIOLATION:
-            shares = "right" if shared.verdict is Verdict.OK else "not proved wrong"
-            ranks = counted(cluster, "rank")
-            why = (
-                f"{shares} where the {ranks} of each cluster share a host (--cluster {cluster}), and wrong where each "
-            )
-            why += f"rank has its own (--cluster 1): {proof.reason}"
-            return replace(proof, verdict=Verdict.UNKNOWN, violation=None, reason=why)
-    return proof
+    if hosts is not None:
+        return prove(plan, hosts=hosts, **options)
+    return on_some_hosts(plan.call, lambda hosts: prove(plan, hosts=hosts, **options))
 
 
 def _own(

@@ -26,6 +26,7 @@ from faults.mutate.cases import MutationCase, mixtures, plan_of, sequence
 from faults.mutate.mutants import Mutant, apply, mutants
 from faults.mutate.suspects import suspect
 from faults.prove import Proof, prove_calls
+from faults.prove.sequences import on_some_hosts
 from faults.verdict import Verdict
 
 TRIED = 1  # orders in which what is proved right is executed all the same
@@ -85,7 +86,8 @@ class Trial:
 
     def unmutated(self) -> Proof:
         """Prove the plan without any mistake: its mutants tell nothing unless it is right."""
-        return prove_calls(self.program(0).plans)
+        plans = self.program(0).plans
+        return on_some_hosts(self.plan.call, lambda hosts: prove_calls(plans, hosts=hosts))
 
     def program(self, rank: int) -> CallSequence:
         """Return the right calls in which a mistake of ``rank`` is looked for."""

@@ -19,6 +19,8 @@ from collectives.builder import LINE, NAIVE, VariantSpec
 from collectives.contracts import COLLECTIVES
 from cxlemu.memory.protocol import PAYLOAD_BYTES
 from cxlemu.plan import Call, Layout, Plan
+from cxlemu.topology.clusters import hosts_of
+from cxlemu.units import counted
 from faults.prove.calls import prove_calls
 from faults.prove.proof import Proof
 from faults.verdict import Verdict
@@ -55,6 +57,20 @@ def prove(
             break
     empty = proof.verdict is Verdict.OK and not any(part.instruction_count for part in plan.parts)
     return replace(proof, instructions=instructions, seconds=seconds, empty=empty)
+
+
+def on_some_hosts(call: Call, prove_on: Callable[[Sequence[int] | None], Proof]) -> Proof:
+    """Prove a call where nobody says which ranks share a host: it is wrong only if it is wrong on either."""
+    proof = prove_on(None)
+    if call.cluster == 1 or proof.verdict is not Verdict.VIOLATION:
+        return proof
+    shared = prove_on(hosts_of(call.ranks, call.cluster))
+    if shared.verdict is Verdict.VIOLATION:
+        return proof
+    right = "right" if shared.verdict is Verdict.OK else "not proved wrong"
+    why = f"{right} where the {counted(call.cluster, 'rank')} of each cluster share a host (prove --cluster "
+    why += f"{call.cluster}), and wrong where each rank has its own (prove --cluster 1): {proof.reason}"
+    return replace(proof, verdict=Verdict.UNKNOWN, violation=None, reason=why)
 
 
 def _sequences(plan: Plan, rooted: Rooted | None, roots: Sequence[int] | None) -> Iterator[list[Plan]]:

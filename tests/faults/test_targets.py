@@ -104,7 +104,7 @@ UNFLUSHED = "did not flush after its store"
 
 
 @with_rows(
-    (IN_CLUSTER, (), 3, "right where the 2 ranks of each cluster share a host (--cluster 2), and wrong where each"),
+    (IN_CLUSTER, (), 3, "right where the 2 ranks of each cluster share a host (prove --cluster 2), and wrong"),
     (IN_CLUSTER, ("--cluster", 2), 0, "; 2 ranks a host; "),
     (IN_CLUSTER, ("--cluster", 1), 1, UNFLUSHED),
     (ACROSS, (), 1, UNFLUSHED),
@@ -118,8 +118,7 @@ def test_a_plan_of_clusters_is_judged_on_its_hosts(
     plan, path = plan_of(MutationCase("gather", "hierarchical", 4, cluster=2)), tmp_path / "gather.plan"
     file.save(apply(plan, Mutant.parse(mutant)), path)
     assert words in cxlemu("prove", path, *flags, code=code).output
-    if flags:
-        cxlemu("explore", path, *flags, code=code)
+    cxlemu(*(("explore", path, *flags) if flags else ("mutate", path)), code=code)
 
 
 def test_mutate_takes_a_saved_plan_and_its_mutant_replays(saved: Path) -> None:
