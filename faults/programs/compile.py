@@ -76,7 +76,8 @@ def _compiles(clang: bool) -> list[str]:
     flags = ["-fsanitize=thread", "-fno-sanitize-link-runtime"] if clang else ["-Wp,-fsanitize=thread"]
     flags.append("-fno-plt")  # each load and store is a call
     flags += ["-fno-builtin", "-DCXLEMU_PROGRAM", "-isystem", str(program.include_dir())]
-    flags.append(f"-I{NATIVE / 'stand-ins'}")  # before a CUDA or HIP that is installed
+    flags.append(f"-I{NATIVE / 'stand-ins'}")  # before a CUDA or HIP that is installed, and libstdc++'s configuration
+    flags.append("-D_LIBCPP_DISABLE_EXTERN_TEMPLATE")  # a program has libc++'s templates itself, instrumented
     flags += ["-include", str(NATIVE / "calls.h"), "-include", str(NATIVE / "announce.h")]
     flags.append("-gdwarf-4")  # addr2line misses inlined functions in clang's version 5, and mistakes a file in gcc's
     if clang:
