@@ -3,11 +3,12 @@
 #define _GNU_SOURCE
 #define __NO_INLINE__ 1 /* no functions of these names in headers */
 #undef _FORTIFY_SOURCE /* which Ubuntu's gcc defines: headers would bring checked functions of these names */
-#include <stdarg.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bytes.h"
 #include "real.h"
 #include "self.h"
 
@@ -38,8 +39,6 @@ static void move_bytes(void *to, const void *from, size_t nbytes) {
     else copy_down(to, from, nbytes);
 }
 
-static void *moved(void *to, const void *from, size_t nbytes, const void *pc);
-
 /* Move bytes between mappings; each part of one is an access of its own. */
 static void *moved_across(uint8_t *to, const uint8_t *from, size_t nbytes, const void *pc) {
     uint8_t *kept = malloc(nbytes);
@@ -56,7 +55,7 @@ static void *moved_across(uint8_t *to, const uint8_t *from, size_t nbytes, const
     return to;
 }
 
-static void *moved(void *to, const void *from, size_t nbytes, const void *pc) {
+void *moved(void *to, const void *from, size_t nbytes, const void *pc) {
     if (in_one_mapping(to, in_one_mapping(from, nbytes)) < nbytes) return moved_across(to, from, nbytes, pc);
     if (!UNTOUCHED(from)) prog_load(from, nbytes, pc), from = reachable(from);
     if (UNTOUCHED(to)) {
@@ -139,7 +138,7 @@ static size_t length(const char *text, size_t most, const void *pc) {
     return most == SIZE_MAX ? real_strlen()(text) : real_strnlen()(text, most);
 }
 
-static void look(const char *text, size_t most, const void *pc) {
+void look(const char *text, size_t most, const void *pc) {
     if (!UNTOUCHED(text)) length_in_pool(text, most, 0, pc);
 }
 
@@ -174,6 +173,11 @@ PROGRAM_EXPORT void *memrchr(const void *at, int byte, size_t nbytes) {
     if (!UNTOUCHED(at)) prog_load(at, nbytes, HERE);
     return back(real_memrchr()(reachable(at), byte, nbytes), at);
 }
+REAL(void *, rawmemchr, const void *, int)
+PROGRAM_EXPORT void *rawmemchr(const void *at, int byte) {
+    if (!UNTOUCHED(at)) length_in_pool(at, SIZE_MAX, (char)byte, HERE);
+    return back(real_rawmemchr()(reachable(at), byte), at);
+}
 REAL(void *, memmem, const void *, size_t, const void *, size_t)
 PROGRAM_EXPORT void *memmem(const void *at, size_t nbytes, const void *wanted, size_t wanted_bytes) {
     if (!UNTOUCHED(at)) prog_load(at, nbytes, HERE);
@@ -192,6 +196,7 @@ PROGRAM_EXPORT void *memmem(const void *at, size_t nbytes, const void *wanted, s
 OF_TWO(int, strcmp, AS_IT_IS)
 OF_TWO(int, strcasecmp, AS_IT_IS)
 OF_TWO(int, strcoll, AS_IT_IS)
+OF_TWO(int, strverscmp, AS_IT_IS)
 OF_TWO(size_t, strspn, AS_IT_IS)
 OF_TWO(size_t, strcspn, AS_IT_IS)
 OF_TWO(char *, strpbrk, back)
@@ -263,6 +268,10 @@ INTEGER(long long, strtoll)
 INTEGER(long long, __isoc23_strtoll)
 INTEGER(unsigned long long, strtoull)
 INTEGER(unsigned long long, __isoc23_strtoull)
+INTEGER(intmax_t, strtoimax)
+INTEGER(intmax_t, __isoc23_strtoimax)
+INTEGER(uintmax_t, strtoumax)
+INTEGER(uintmax_t, __isoc23_strtoumax)
 FLOATING(float, strtof)
 FLOATING(double, strtod)
 FLOATING(long double, strtold)
@@ -272,11 +281,14 @@ OF_TEXT(long long, atoll)
 OF_TEXT(double, atof)
 OF_TEXT(int, puts)
 
-REAL(int, fputs, const char *, FILE *)
-PROGRAM_EXPORT int fputs(const char *restrict text, FILE *restrict stream) {
-    look(text, SIZE_MAX, HERE);
-    return real_fputs()(reachable(text), stream);
-}
+#define PUTS(name)                                                              \
+    REAL(int, name, const char *, FILE *)                                       \
+    PROGRAM_EXPORT int name(const char *restrict text, FILE *restrict stream) { \
+        look(text, SIZE_MAX, HERE);                                             \
+        return real_##name()(reachable(text), stream);                          \
+    }
+PUTS(fputs)
+PUTS(fputs_unlocked)
 REAL(void, qsort, void *, size_t, size_t, int (*)(const void *, const void *))
 PROGRAM_EXPORT void qsort(void *at, size_t count, size_t size, int (*order)(const void *, const void *)) {
     void *kept = UNTOUCHED(at) ? NULL : malloc(count * size);
@@ -312,6 +324,22 @@ PROGRAM_EXPORT char *__stpcpy_chk(char *restrict to, const char *restrict from, 
     const size_t nbytes = length(from, SIZE_MAX, HERE);
     if (room <= nbytes) abort();
     return (char *)moved(to, from, nbytes + 1, HERE) + nbytes;
+}
+
+REAL(void, swab, const void *, void *, ssize_t)
+PROGRAM_EXPORT void swab(const void *restrict from, void *restrict to, ssize_t nbytes) {
+    if (nbytes > 0 && !UNTOUCHED(from)) prog_load(from, (size_t)nbytes & ~(size_t)1, HERE);
+    if (nbytes > 0 && !UNTOUCHED(to)) prog_store(to, (size_t)nbytes & ~(size_t)1, HERE);
+    real_swab()(reachable(from), reachable(to), nbytes);
+}
+REAL(size_t, strxfrm, char *, const char *, size_t)
+PROGRAM_EXPORT size_t strxfrm(char *restrict to, const char *restrict from, size_t room) {
+    char *kept = UNTOUCHED(to) || !room ? NULL : malloc(room);
+    look(from, SIZE_MAX, HERE);
+    const size_t all = real_strxfrm()(kept ? kept : to, reachable(from), room);
+    if (kept) moved(to, kept, all < room ? all + 1 : room, HERE);
+    free(kept);
+    return all;
 }
 
 PROGRAM_EXPORT void *memccpy(void *restrict to, const void *restrict from, int byte, size_t nbytes) {
@@ -395,40 +423,4 @@ PROGRAM_EXPORT char *strsep(char **restrict at, const char *restrict set) {
     char *rest = rest_behind_token(text, set, HERE);
     moved(at, &rest, sizeof rest, HERE);
     return text;
-}
-
-/* vsnprintf into a pool: format into private memory, and move the result from there. */
-REAL(int, vsnprintf, char *, size_t, const char *, va_list)
-static int formatted(char *to, size_t room, const char *format, va_list values, const void *pc) {
-    if (UNTOUCHED(to) || room == 0) return real_vsnprintf()(to, room, format, values);
-    char *text = malloc(room < 65536 ? room : 65536);
-    if (!text) return -1;
-    const size_t most = room < 65536 ? room : 65536;
-    const int length = real_vsnprintf()(text, most, format, values);
-    if (length >= 0) moved(to, text, (size_t)length < most ? (size_t)length + 1 : most, pc);
-    free(text);
-    return length;
-}
-
-#define FORMATTED(room)                                           \
-    va_list values;                                               \
-    va_start(values, format);                                     \
-    const int length = formatted(to, room, format, values, HERE); \
-    va_end(values);                                               \
-    return length
-
-enum { ANY_ROOM = 1 << 30 };
-PROGRAM_EXPORT int vsnprintf(char *restrict to, size_t room, const char *restrict format, va_list values) {
-    return formatted(to, room, format, values, HERE);
-}
-PROGRAM_EXPORT int snprintf(char *restrict to, size_t room, const char *restrict format, ...) { FORMATTED(room); }
-PROGRAM_EXPORT int sprintf(char *restrict to, const char *restrict format, ...) { FORMATTED(ANY_ROOM); }
-PROGRAM_EXPORT int __snprintf_chk(char *restrict to, size_t room, int flag, size_t there, const char *restrict format,
-                                  ...) {
-    (void)flag, (void)there;
-    FORMATTED(room);
-}
-PROGRAM_EXPORT int __sprintf_chk(char *restrict to, int flag, size_t there, const char *restrict format, ...) {
-    (void)flag;
-    FORMATTED(there < ANY_ROOM ? there : ANY_ROOM);
 }

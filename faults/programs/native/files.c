@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/sendfile.h>
@@ -13,6 +14,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "bytes.h"
 #include "files.h"
 #include "pages.h"
 #include "paths.h"
@@ -252,6 +254,17 @@ REAL(size_t, fread, void *, size_t, size_t, FILE *)
 PROGRAM_EXPORT size_t fread(void *restrict into, size_t size, size_t count, FILE *restrict file) {
     if (mapping_count) prog_system_writes(into, size * count, HERE);
     return real_fread()(reachable(into), size, count, file);
+}
+/* A line ends with the first newline, or where the file does: then the newlines of before are behind the zero. */
+REAL(char *, fgets, char *, int, FILE *)
+PROGRAM_EXPORT char *fgets(char *restrict into, int room, FILE *restrict file) {
+    if (outside_pools(into) || room <= 0) return real_fgets()(into, room, file);
+    char *kept = malloc((size_t)room), *line = kept ? real_fgets()(memset(kept, '\n', (size_t)room), room, file) : NULL;
+    const char *end = line ? memchr(line, '\n', (size_t)room) : NULL;
+    const size_t its = end ? (size_t)(end - line) : (size_t)room;
+    if (line) moved(into, line, end && its + 1 < (size_t)room && !end[1] ? its + 2 : its, HERE);
+    free(kept);
+    return line ? into : NULL;
 }
 REAL(size_t, fwrite, const void *, size_t, size_t, FILE *)
 PROGRAM_EXPORT size_t fwrite(const void *restrict from, size_t size, size_t count, FILE *restrict file) {

@@ -8,14 +8,18 @@
 typedef const void *caller; /* where the program called */
 
 /* Load and store a field; in a pool, each is a step. */
-#define FIELD(type, name)                                                            \
-    static inline type get_##name(caller by, const type *at) {                       \
-        if (__builtin_expect(!outside_pools(at), 0)) prog_load(at, sizeof *at, by);  \
-        return *(const type *)reachable(at);                                         \
-    }                                                                                \
-    static inline void set_##name(caller by, type *at, type value) {                 \
-        if (__builtin_expect(!outside_pools(at), 0)) prog_store(at, sizeof *at, by); \
-        *(type *)reachable(at) = value;                                              \
+#define FIELD(type, name)                                            \
+    static inline type get_##name(caller by, const type *at) {       \
+        if (__builtin_expect(outside_pools(at), 1)) return *at;      \
+        prog_load(at, sizeof *at, by);                               \
+        return *(const type *)reachable(at);                         \
+    }                                                                \
+    static inline void set_##name(caller by, type *at, type value) { \
+        if (!__builtin_expect(outside_pools(at), 1)) {               \
+            prog_store(at, sizeof *at, by);                          \
+            at = reachable(at);                                      \
+        }                                                            \
+        *at = value;                                                 \
     }
 
 /* --- lists: a ring with the container in it -------------------------------------------------------------------------- */

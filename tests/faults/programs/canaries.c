@@ -4,11 +4,16 @@
 #define _GNU_SOURCE
 #include <cxl.h>
 #include <fcntl.h>
+#include <inttypes.h>
+#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/mman.h>
+#include <unistd.h>
+#include <wchar.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -28,6 +33,13 @@ typedef struct {
 static uint8_t mine[2 * SIZE] __attribute__((aligned(64)));
 static volatile uint64_t kept, atomic;
 static void keep(const void *at) { kept += *(const volatile uint64_t *)at; }
+
+static void printed(char *to, const char *format, ...) {
+    va_list values;
+    va_start(values, format);
+    kept += (uint64_t)vsnprintf(to, SIZE, format, values);
+    va_end(values);
+}
 
 typedef struct {
     const char *way;
@@ -80,6 +92,12 @@ PUT(strncat, strncat((char *)to + 8, (const char *)from, 5))
 PUT(strcpy_checked, __builtin___strcpy_chk((char *)to, "abc", 64))
 PUT(sprintf, sprintf((char *)to, "%s", "text"))
 PUT(snprintf, snprintf((char *)to, 9, "%s", "text"))
+PUT(vsnprintf, printed((char *)to, "text"))
+PUT(fgets, kept += fgets((char *)to, 20, fmemopen((void *)(uintptr_t)from, SIZE, "r")) != NULL)
+PUT(swab, swab(from, to, SIZE))
+PUT(strxfrm, kept += strxfrm((char *)to, (const char *)from, SIZE))
+PUT(wmemcpy, wmemcpy((wchar_t *)to, (const wchar_t *)from, 8))
+PUT(wmemset, wmemset((wchar_t *)to, 7, 8))
 PUT(exchange, __atomic_exchange_n((uint64_t *)to, 3, __ATOMIC_SEQ_CST))
 PUT(or, __atomic_or_fetch((uint32_t *)to, 3, __ATOMIC_RELAXED))
 PUT(sync, __sync_fetch_and_add((uint32_t *)to, 3))
@@ -162,6 +180,27 @@ GET(strtod, kept += strtod((const char *)from, NULL) > 1)
 GET(atoi, kept += (uint64_t)atoi((const char *)from))
 GET(fwrite, kept += fwrite(from, 1, SIZE, stderr))
 GET(fputs, kept += (uint64_t)fputs((const char *)from, stderr))
+GET(fputs_unlocked, kept += (uint64_t)fputs_unlocked((const char *)from, stderr))
+GET(printf, kept += (uint64_t)printf("%s", (const char *)from))
+GET(printf_values, kept += (uint64_t)printf("%% %-*d %ld %.2f %Lg %s", 3, 1, 2L, .5, 1.L, (const char *)from))
+GET(printf_some, kept += (uint64_t)printf("%*.*s %.3s", 9, 4, (const char *)from + SIZE - 4, (const char *)from + SIZE - 3))
+GET(fprintf, kept += (uint64_t)fprintf(stderr, "%s", (const char *)from))
+GET(dprintf, kept += (uint64_t)dprintf(2, "%5s", (const char *)from))
+GET(asprintf, kept += (uint64_t)asprintf(&(char *){NULL}, "%s", (const char *)from))
+GET(snprintf, kept += (uint64_t)snprintf((char *)to, SIZE, "%s", (const char *)from))
+GET(vsnprintf, printed((char *)to, "%s", (const char *)from))
+GET(sscanf, kept += (uint64_t)sscanf((const char *)from, "%c", &(char){0}))
+GET(strverscmp, kept += (uint64_t)strverscmp((const char *)from, "k"))
+GET(rawmemchr, kept += rawmemchr(from, 'k') != NULL)
+GET(strtoimax, kept += (uint64_t)strtoimax((const char *)from, NULL, 0))
+GET(strtoumax, kept += strtoumax((const char *)from, NULL, 0))
+GET(strxfrm, kept += strxfrm((char *)to, (const char *)from, SIZE))
+GET(swab, swab(from, to, SIZE))
+GET(mbstowcs, kept += mbstowcs((wchar_t *)to, (const char *)from, 4))
+GET(wmemcpy, wmemcpy((wchar_t *)to, (const wchar_t *)from, 8))
+GET(wmemcmp, kept += (uint64_t)wmemcmp((wchar_t *)to, (const wchar_t *)from, 8))
+GET(wcsncmp, kept += (uint64_t)wcsncmp((const wchar_t *)from, L"k", 8))
+GET(wcsnlen, kept += wcsnlen((const wchar_t *)from, 8))
 GET(strtok, kept += strtok((char *)(uintptr_t)from, "k") != NULL)
 GET(strdup, kept += strdup((const char *)from) != NULL)
 GET(atomic, kept += __atomic_load_n((const uint64_t *)from, __ATOMIC_ACQUIRE))

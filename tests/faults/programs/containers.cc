@@ -15,6 +15,7 @@
 #include <new>
 #include <set>
 #include <string>
+#include <string_view>
 #include <sys/mman.h>
 #include <unistd.h>
 #include <unordered_map>
@@ -102,6 +103,7 @@ static const way WAYS[] = {
         EACH(MUST(its.at(k) == k * k)); its.erase(3); EACH(its[100 + k] = 1),
         MUST(its.size() == 2 * MANY - 1 && !its.count(3) && its.at(120) == 1))
     WAY(text, text, its = "short"; its += LONG,
+        const std::hash<std::string_view> hash; MUST(hash(its) == hash(std::string("short") + LONG));
         MUST(its == text("short") + LONG && its.find("than") == 27); its.replace(0, 5, "longer"); its.append(3, '>'),
         MUST(its[0] == 'l' && its.back() == '>'))
     WAY(string, std::string, its = "short",
