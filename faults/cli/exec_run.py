@@ -23,7 +23,7 @@ from faults.programs.judge import suppress
 from faults.programs.reports import ProgramReport
 from faults.programs.result import WORST_CASES, ExecSetting, RunChoice, RunEnding, RunResult, unfired, untouched
 from faults.programs.run import run as run_once
-from faults.programs.unjudged import absent, not_judged
+from faults.programs.unjudged import absent, not_its_own, not_judged
 from faults.verdict import Verdict
 
 TOKEN_FILE_MAX = 1 << 21
@@ -78,6 +78,8 @@ def run(ctx: click.Context, asked: ExecFlags) -> None:
     findings = report.show(setting, shown, smallest, "" if smallest is None else str(smallest.choice))
     if failed is not None and len(results) < len(choices) and not any(each.missing for each in findings.mistakes):
         report.note("no missing instruction was found in this run: --keep-going tries the other ones, too")
+    if failed is not None and (why := not_its_own(setting, failed, findings, followed)):
+        report.note(why)
     differs = trace is not None and results[0].trace != trace
     if differs:
         differ = "another trace than the token's: the programs, their input or their pool differ"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import struct
+import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -19,6 +21,7 @@ SCRIPT_BYTES, INTERPRETER_BYTES, INTERPRETERS = 256, 4096, 4
 SEARCHED_BYTES = 1 << 28  # in which symbols and notes are looked for
 SETUID = 0o6000
 SANITIZER = b"\0libtsan.so"
+C_LIBRARY = ("libc.so.", "libm.so.", "libdl.so.", "libpthread.so.", "librt.so.", "libgcc_s.so.")
 
 
 def preloaded(words: Iterable[str]) -> list[str]:
@@ -66,6 +69,20 @@ def is_recompiled(program: Path) -> bool:
     """Tell whether a program was compiled with ``cxlemu cc``: it calls our runtime."""
     image = _whole(program)
     return image[:4] == ELF and b"\0__tsan_init\0" in image and SANITIZER not in image
+
+
+def not_rebuilt(words: Iterable[str]) -> list[str]:
+    """Name the libraries of programs that were not compiled with ``cxlemu cc``, each once, without the C library."""
+    names: dict[str, None] = {}
+    for path in filter(None, map(shutil.which, words)):
+        try:
+            said = subprocess.run(["ldd", path], capture_output=True, text=True, timeout=60).stdout
+        except OSError:
+            return []  # not every system has it
+        for name, file in re.findall(r"(\S+) => (/\S+)", said):
+            if not name.startswith(C_LIBRARY) and b"\0__tsan_init\0" not in _whole(Path(file)):
+                names[name] = None
+    return list(names)
 
 
 def _whole(file: Path) -> bytes:

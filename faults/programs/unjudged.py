@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cxlemu.units import counted
+from faults.programs.binary import not_rebuilt
 from faults.programs.reports import ProgramReport
 from faults.programs.result import ExecSetting, RunResult, untouched
 
@@ -31,6 +32,19 @@ def absent(results: Sequence[RunResult]) -> str:
     return (
         f"{paths[0]} was opened without O_CREAT, and was not there: let a command before '::' make it, or fill it with "
         f"a file, --pool {paths[0]}=FILE"
+    )
+
+
+def not_its_own(setting: ExecSetting, failed: RunResult, report: ProgramReport, preloaded: Sequence[str]) -> str:
+    """Say that a failure may not be the program's, as not all code was instrumented; empty: none was noticed."""
+    if preloaded or not failed.unannounced or any(each.missing for each in report.mistakes):
+        return ""
+    libraries = ", ".join(not_rebuilt(command.words[0] for command in setting.commands))
+    return (
+        "no missing instruction was found, and code that cxlemu cc did not build stored to the pool: what such code "
+        "loads is not checked, and may be old bytes that no hardware returns, so this failure need not be the "
+        "program's; "
+        f"build that code with cxlemu cc, too{f' (not built with it: {libraries})' if libraries else ''}"
     )
 
 

@@ -31,7 +31,7 @@ def test_a_right_program_is_quiet_and_a_wrong_one_is_found(
     assert len(ways) > 8
     for way in ways:
         words = [f"{program} /dev/dax0.0 {way} {who}" for who in "wr"]
-        for choice in (RunChoice(None, 0), RunChoice(0, 0)):
+        for choice in (RunChoice(None, 0), RunChoice(1, 1), RunChoice(3, 3)):
             assert is_quiet(ran(" : ".join(words), choice)), (way, choice)
         for forgotten, kind, role in (
             ("no-flush", "not-flushed", "store"),

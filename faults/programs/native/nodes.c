@@ -209,8 +209,6 @@ static void color_after_erase(caller by, node *its, node *above, node *container
             continue;
         }
         if (!far_red) {
-            set_color(by, &near->color, BLACK);
-            set_color(by, &sibling->color, RED);
             rotate(by, sibling, !side, container);
             far = sibling, sibling = near;
         }

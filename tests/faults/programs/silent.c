@@ -65,6 +65,9 @@ static void get(uint8_t *to, const box *b) {
 #if WAY == COPIED
     extern void bcopy(const void *, void *, size_t);
     bcopy(b->text, to, SIZE);
+#elif defined(LIBRARY_LOADS)
+    extern void library_get(uint8_t *, const volatile uint8_t *, size_t);
+    library_get(to, b->text, SIZE);
 #else
     memcpy(to, b->text, SIZE);
 #endif
