@@ -21,7 +21,7 @@ SCRIPT_BYTES, INTERPRETER_BYTES, INTERPRETERS = 256, 4096, 4
 SEARCHED_BYTES = 1 << 28  # in which symbols and notes are looked for
 SETUID = 0o6000
 SANITIZER = b"\0libtsan.so"
-C_LIBRARY = ("libc.so.", "libm.so.", "libdl.so.", "libpthread.so.", "librt.so.", "libgcc_s.so.")
+C_LIBRARY = ("libc.so.", "libm.so.", "libdl.so.", "libpthread.so.", "librt.so.", "libgcc_s.so.", "ld-linux")
 
 
 def preloaded(words: Iterable[str]) -> list[str]:
@@ -79,9 +79,9 @@ def not_rebuilt(words: Iterable[str]) -> list[str]:
             said = subprocess.run(["ldd", path], capture_output=True, text=True, timeout=60).stdout
         except OSError:
             return []  # not every system has it
-        for name, file in re.findall(r"(\S+) => (/\S+)", said):
-            if not name.startswith(C_LIBRARY) and b"\0__tsan_init\0" not in _whole(Path(file)):
-                names[name] = None
+        for file in map(Path, re.findall(r"(/\S+) \(0x", said)):
+            if not file.name.startswith(C_LIBRARY) and b"\0__tsan_init\0" not in _whole(file):
+                names[file.name] = None
     return list(names)
 
 

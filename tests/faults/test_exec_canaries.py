@@ -35,18 +35,19 @@ def ways() -> list[str]:
     return [way for target, way in found if not target or (" avx512bw " in cpu and " avx512vl " in cpu)]
 
 
-def told(way: str, result: RunResult) -> Iterator[str]:
+def told(way: str, mode: str, result: RunResult) -> Iterator[str]:
     """What is wrong with the findings of a canary."""
     kind, role = MISTAKES[way.partition("_")[0]]
+    inside = mode == "preloaded" and re.match("get_.*printf", way)  # the C library's own loads are seen, as vectors
     found = [ProgramFinding.one(bytes(raw)) for raw in result.findings]
     meant = [its for its in found if KINDS[its.kind].name == kind]
     if kind and not meant:
         yield f"no {kind}"
     for its in (its for its in found if KINDS[its.kind].name != "dirty-at-exit"):
-        if not kind or its.offset not in TEXT:
+        if not kind or (its.offset not in TEXT and not inside):
             yield f"{KINDS[its.kind].name} at byte {its.offset}"
     for place in located([result.places[its.site(role)] for its in meant]):
-        if place is None or not place.at.file.endswith("canaries.c"):
+        if not inside and (place is None or not place.at.file.endswith("canaries.c")):
             yield f"at {place}"
     if result.unannounced:
         yield "found without an announcement"
@@ -70,7 +71,7 @@ def test_each_way_to_access_a_pool_is_seen(
     for way in ways():
         result = ran(f"{its} /dev/dax0.0 {way} w : {its} /dev/dax0.0 {way} r", RunChoice(None, 0))
         assert [one.code for one in result.exits] == [0, 0], way
-        if wrong := list(told(way, result)):
+        if wrong := list(told(way, mode, result)):
             missed[way] = wrong
     assert missed == {}
 
