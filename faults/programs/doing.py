@@ -47,12 +47,17 @@ def _says(area: Area, setting: ExecSetting, thread: PoolThread) -> str:
     return f"{name} (host {thread.host}, thread {thread.number}) " + ", ".join(_parts(area, setting, thread))
 
 
+def system_state(pid: int, tid: int) -> str:
+    """How the system has a thread: R, it could run; S or D, it waits in the kernel, D for a disk; empty: it is gone."""
+    try:
+        return Path(f"/proc/{pid}/task/{tid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
+
+
 def sleeps(pid: int, tid: int) -> bool:
     """Whether a thread waits in the kernel."""
-    try:
-        return Path(f"/proc/{pid}/task/{tid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
-    except (OSError, IndexError):
-        return False
+    return system_state(pid, tid) == "S"
 
 
 def _parts(area: Area, setting: ExecSetting, thread: PoolThread) -> Iterator[str]:

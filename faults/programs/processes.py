@@ -17,6 +17,7 @@ from faults.programs.area import (
     ENDED,
     GOING_ON,
     NO_PROGRESS,
+    OUTSIDE,
     REPEATS,
     RUNNING,
     STARTING,
@@ -25,7 +26,7 @@ from faults.programs.area import (
     library_path,
 )
 from faults.programs.commands import Command
-from faults.programs.doing import doing, sleeps
+from faults.programs.doing import doing, sleeps, system_state
 from faults.programs.result import ExecSetting, Exit, RunEnding, RunResult, crashed_host
 from faults.programs.servers import (
     NO_SERVER,
@@ -253,9 +254,14 @@ class RunProcesses:
             self._stands = stands
             if thread.pid == 0:
                 self._look_at_start(thread)
-            elif self._looks >= (SLEEPING_LOOKS if sleeps(thread.pid, thread.tid) else COMPUTING_LOOKS):
-                self._without(thread, "sleeps in a system call" if sleeps(thread.pid, thread.tid) else "computes")
+            elif self._looks >= (SLEEPING_LOOKS if (asleep := self._sleeps(thread)) else COMPUTING_LOOKS):
+                self._without(thread, "sleeps in a system call" if asleep else "computes")
             return
+
+    def _sleeps(self, thread: PoolThread) -> bool:
+        """Whether a thread sleeps, and not until one that waits for a processor lets go of the lock of turns."""
+        those = [system_state(its.pid, its.tid) for its in self._area.threads() if its.pid and its.state != OUTSIDE]
+        return sleeps(thread.pid, thread.tid) and "R" not in those and "D" not in those
 
     def _look_at_start(self, thread: PoolThread) -> None:
         """Let the others go on without a command that has not opened the pool, once its process sleeps."""

@@ -72,7 +72,8 @@ def run(setting: ExecSetting, choice: RunChoice, servers: ForkServers | None = N
             result.record = area.record()
         if choice.losses is not None:
             result.crashes = area.crashes()
-        for raw in area.findings():
+        left_out = result.ending is RunEnding.REPEATS  # the rest, which might excuse what was found
+        for raw in () if left_out else area.findings():
             kind = KINDS[raw.kind]
             if kind.rule == "exit" and (result.ending is not RunEnding.ENDED or dies_of_damage(result.exits)):
                 continue  # its flush may have been still to come

@@ -4,6 +4,7 @@ import contextlib
 import json
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -206,6 +207,12 @@ def test_a_line_that_leaves_where_all_threads_wait_may_not_be_there_in_another_o
     assert {ending for _, ending, _ in found} == {RunEnding.NO_PROGRESS}
 
 
+def test_a_line_that_leaves_behind_a_store_of_the_same_bytes_is_no_reason_to_go_astray(litmus: Path) -> None:
+    """Whether that store has happened is not known before its thread's next step, which brings the line back."""
+    found, _ = verdicts(setting(litmus, "s:8:2 g:64:1 g:64:2 : x s:64:1 l:0"), evictions=1)
+    assert {its[0] for its in found} == {"0"}
+
+
 def test_a_line_that_is_fetched_behind_a_store_past_the_cache_is_no_move_of_its_own(litmus: Path) -> None:
     found, _ = verdicts(setting(litmus, "n:64:2 l:64 : g:64:1"))  # which would go astray where it is
     assert {its[0] for its in found} == {"2"}
@@ -289,6 +296,22 @@ def test_a_hang_names_its_mistake_and_is_made_again_by_its_token(litmus: Path) -
     (again,) = re.findall("--replay (cxl1\\S+)", found.output)
     made = CliRunner().invoke(main, ["exec", "--replay", again, *words])
     assert made.exit_code == 1 and "not-flushed" in made.output and "another trace" not in made.output
+
+
+def test_a_run_that_another_one_repeats_shows_no_mistake_that_its_rest_would_excuse(tmp_path: Path) -> None:
+    """The bakery's numbers are only looked at, as is seen where a host learns by one: not before the run is ended."""
+    right, number = (EXAMPLES / "locks.h").read_text(), "set(&b->number[me], mine);"
+    assert number in right
+    late = right.replace(number, "b->number[me].it = mine, cxl_flush(&b->number[me], CXL_LINE);")
+    (tmp_path / "locks.h").write_text(late)
+    program = build(shutil.copy(EXAMPLES / "locks.c", tmp_path), "-I", str(EXAMPLES))
+    given = (f"{program} bakery {host} 3" for host in range(3))
+    words = ["--pool", "/dev/shm/locks", "--", *" : ".join(given).split()]
+    found = invoke(*words)
+    assert found.exit_code == 1 and "not-fenced" in found.output and "differently" not in found.output
+    (again,) = re.findall("--replay (cxl1\\S+)", found.output)
+    made = CliRunner().invoke(main, ["exec", "--replay", again, *words])
+    assert made.exit_code == 1 and "not-fenced" in made.output and "another trace" not in made.output
 
 
 PROGRAMS = {

@@ -16,9 +16,12 @@ from typing import cast
 
 import pytest
 
+from faults.programs import doing, processes
+from faults.programs.area import ENDED, OUTSIDE, RUNNING, STARTING, WAITING, Area, PoolThread
 from faults.programs.commands import parse_commands, parse_pools
 from faults.programs.crashes import crash_everywhere
 from faults.programs.every.explore import EveryCoverage, EveryLimits, explore
+from faults.programs.processes import SLEEPING_LOOKS, RunProcesses
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
 from faults.programs.run import run
 from faults.programs.servers import ForkServer, ForkServers, ServedProcess, children
@@ -184,3 +187,23 @@ def test_an_interrupted_search_leaves_no_server(tmp_path: Path) -> None:
     search.send_signal(signal.SIGINT)
     assert "it was interrupted" in search.communicate(timeout=60)[0]
     assert search.returncode == 130 and not list(pids(name.name))
+
+
+@pytest.mark.parametrize(
+    ("state", "system", "noted"), [(RUNNING, "R", 0), (ENDED, "D", 0), (OUTSIDE, "R", 1), (WAITING, "S", 1)]
+)
+def test_a_thread_that_waits_for_one_without_a_processor_does_not_sleep(
+    monkeypatch: pytest.MonkeyPatch, state: int, system: str, noted: int
+) -> None:
+    """Of threads that start, one waits until another lets go of the lock of turns: long, where much else runs."""
+    starts, other = PoolThread(0, STARTING, 0, 0, 1, 1), PoolThread(1, state, 0, 0, 2, 2)
+    area = SimpleNamespace(
+        status=lambda: SimpleNamespace(steps=5), threads=lambda: [starts, other], outside=lambda its: its is starts
+    )
+    for module in (doing, processes):
+        monkeypatch.setattr(module, "system_state", lambda pid, _: "S" if pid == 1 else system)
+    result = RunResult(RunChoice(None, 0))
+    running = RunProcesses(cast(Area, area), setting("program"), result)
+    for _ in range(SLEEPING_LOOKS + 1):
+        running._look()
+    assert len(result.notes) == noted

@@ -68,7 +68,7 @@ EXCEPTIONS = {
     "faults/programs/area.py:run_folder": RUN,
     "faults/programs/processes.py:_exit": RUN,
     "faults/programs/servers.py:_parent": KERNEL,
-    "faults/programs/doing.py:sleeps": KERNEL,
+    "faults/programs/doing.py:system_state": KERNEL,
     "faults/testing/torch_rank.py:main": EXECUTED,
     "faults/torch/launch.py:_is_suspended": KERNEL,
     "faults/torch/rank.py:run": EXECUTED,

@@ -126,9 +126,9 @@ static bool still_dirty(const host_image *image, const open_store *open) {
 }
 
 /* Bring lines back that left the cache between a store's announcement and the store, with the stored bytes. Nature moves in
- * between with --free, and on hosts with pages. */
+ * between with --free, on hosts with pages, and in a search where the store leaves the bytes as they are. */
 static void keep_store(int thread, const open_store *open) {
-    const mover by = {area()->threads[thread].host, (uint16_t)thread, BY_NATURE};
+    const mover by = {area()->threads[thread].host, (uint16_t)thread, BY_PROGRAM};
     uint8_t *stored = image_of(by.host, open->pool)->cache.data + open->offset, *kept = malloc((size_t)open->nbytes);
     int64_t broken;
     if (!kept) abort();
