@@ -56,15 +56,15 @@ class CostModel:
         )
         resources: list[Resource] = []
         costs, of_card = costs_of(topology, cards, ranks, resources)
-        first = {}
+        first, groups = {}, [topology.card(card) for card in cards]
+        names = [topology.card_name(card) for card in cards]
         for which, words in (("read", "reads"), ("write", "writes"), ("total", "both ways")):
             first[which] = len(resources)
-            for card in cards:
-                rate = getattr(topology.card(card), f"{which}_gbytes_per_s")
-                resources.append(Resource(f"{topology.card_name(card)} {words}", "card", rate))
+            for name, group in zip(names, groups, strict=True):
+                resources.append(Resource(f"{name} {words}", "card", getattr(group, f"{which}_gbytes_per_s")))
         rows = np.zeros(len(cards), CARD_DTYPE)
-        for row, card, kind in zip(rows, cards, of_card, strict=True):
-            host, group = topology.owner_host(card), topology.card(card)
+        for row, card, group, kind in zip(rows, cards, groups, of_card, strict=True):
+            host = topology.owner_host(card)
             row["latency_ns"], row["costs"] = group.latency_ns, kind
             row["owner_host"] = -1 if host is None else host
             row["owner_rank"] = -1

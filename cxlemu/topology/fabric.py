@@ -82,7 +82,7 @@ class _Goal(NamedTuple):
 
 class _Walk(NamedTuple):
     route: Route
-    unique: bool  # whatever the choices, there is no other
+    period: int  # numbers that are equal modulo this choose the same route
 
 
 class Fabric:
@@ -106,6 +106,7 @@ class Fabric:
             if link.name not in lost:
                 self._add(link)
         self._targets: dict[tuple[object, ...], _Target] = {}
+        self._last: tuple[object, tuple[list[Route], NDArray[np.int32]]] | None = None
 
     def _add(self, link: Link) -> None:
         for here, there in (link.ends, link.ends[::-1]):
@@ -134,9 +135,13 @@ class Fabric:
         """Find the routes of all hosts to all cards, and each pair's index (int32, hosts x cards; -1: no route).
 
         Hosts that are joined to the fabric alike are looked at together, and so are cards: a thousand hosts take no
-        thousand searches.
+        thousand searches. The last answer is kept; nobody may change it.
         """
-        return self._table(hosts, cards, self._spread)
+        asked = hosts, tuple(cards)
+        if self._last is None or self._last[0] != asked:
+            self._last = asked, self._table(hosts, cards, self._spread)
+            self._last[1][1].flags.writeable = False
+        return self._last[1]
 
     def cut_off(self, hosts: range, cards: Sequence[int]) -> Iterator[tuple[int, int]]:
         """Yield all pairs of a host and a card without a route between them."""
@@ -150,13 +155,17 @@ class Fabric:
             return found.setdefault(route.key, (len(found), route))[0]
 
         def picked(source: Sequence[Hop], target: _Target, choices: Numbers) -> NDArray[np.int32]:
-            first = self._walk(source, target, int(choices[0, 0]), spread)
-            if first is None or first.unique:
-                return np.full(choices.shape, -1 if first is None else number(first.route), np.int32)
-            different, inverse = np.unique(choices, return_inverse=True)
-            walks = [self._walk(source, target, choice, spread) for choice in different.tolist()]
-            routes = np.array([number(walk.route) for walk in walks if walk is not None], np.int32)
-            return routes[inverse.reshape(choices.shape)]
+            block = np.full(choices.shape, -1, np.int32)
+            left = np.ones(choices.shape, bool)
+            while left.any():
+                choice = int(choices.flat[left.argmax()])
+                walk = self._walk(source, target, choice, spread)
+                if walk is None:
+                    break
+                same = left if walk.period == 1 else left & (choices % walk.period == choice % walk.period)
+                block[same] = number(walk.route)
+                left &= ~same
+            return block
 
         taken = np.full((len(hosts), len(cards)), -1, np.int32)
         goals = self._goals(cards)
@@ -230,14 +239,14 @@ class Fabric:
             return None
         links: list[Link] = []
         switches: list[Switch] = []
-        unique = True
+        period = 1
         while True:
-            unique = unique and (len(options) == 1 or not spread)
-            link, switch = options[number % len(options) if spread else 0]
-            number //= len(options)
+            ways = len(options) if spread else 1
+            link, switch = options[number // period % ways]
+            period *= ways
             links.append(link)
             if switch is None:
-                return _Walk(Route(tuple(links), tuple(switches), target.goal.owner, target.goal.group), unique)
+                return _Walk(Route(tuple(links), tuple(switches), target.goal.owner, target.goal.group), period)
             switches.append(self._switches[switch])
             options = target.ways_on(switch)
 

@@ -235,6 +235,17 @@ class Parts(Model):
 
         ``LINK/host3`` or ``LINK/card3`` names one end of a link that has many.
         """
+        return self._fabric_without(lost) if lost else self._fabric
+
+    @cached_property
+    def _fabric(self) -> Fabric:
+        return self._fabric_without(())
+
+    def __getstate__(self) -> dict[Any, Any]:
+        state = super().__getstate__()  # ranks get no graph with its routes: megabytes for a pod
+        return {**state, "__dict__": {name: of for name, of in state["__dict__"].items() if name != "_fabric"}}
+
+    def _fabric_without(self, lost: Collection[str]) -> Fabric:
         return Fabric(*self.expanded, self._sides.__getitem__, routing=self.routing, lost=lost)
 
     @cached_property
