@@ -66,6 +66,13 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return cores + -(-cores // 2)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Workers take runs of neighbours, and steal in the end: what a file's tests share is made once, not in each."""
+    if config.getoption("numprocesses", None) and config.getoption("dist") == "no":
+        config.option.dist = "worksteal"
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Before test modules are imported, whose decorators take their number of examples from the profile."""
     deep = config.getoption("deep") or config.getoption("only_deep")

@@ -184,7 +184,7 @@ def test_members_hear_that_there_is_no_room() -> None:
 # --- room that comes back -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("memory", [SHM, WORST], ids=["shm", "emulated"])
+@pytest.mark.parametrize("memory", [SHM, pytest.param(WORST, marks=pytest.mark.deep)], ids=["shm", "emulated"])
 @on_ranks(2, gives=[(450, True)] * 2, asks="memory")
 def test_groups_without_end_in_a_row(context: RankContext) -> tuple[int, bool]:
     sums = 0

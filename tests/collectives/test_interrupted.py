@@ -152,7 +152,7 @@ def _splits(context: RankContext, who: int, over: Path) -> None:
         comm.barrier()
 
 
-@pytest.mark.parametrize("who", [0, 1])
+@pytest.mark.parametrize("who", [0, pytest.param(1, marks=pytest.mark.deep)])
 def test_a_split_that_is_interrupted_ends_on_all_ranks(who: int, tmp_path: Path) -> None:
     """Its peers do not wait for the deadline."""
     launched(_splits, who=who, over=tmp_path / "over")

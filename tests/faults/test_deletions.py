@@ -150,7 +150,7 @@ CASES = [
 ]
 
 FAST = ("all_reduce", "all_to_all", "barrier", "broadcast", "scatter")
-SLOW = ("two_shot", "zero_copy")
+SLOW = ("two_shot", "zero_copy", "staged", "staggered", "pairwise")
 
 
 def plan_of(case: Case) -> Plan:

@@ -429,6 +429,7 @@ def test_a_run_is_read_up_to_as_many_events_as_there_is_memory_for(
 # --- a search in several calls ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep(rows=lambda seed: seed > 0)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_run_that_was_given_up_is_made_again(litmus: Path, seed: int) -> None:
     """Also by another call, which has the places that were saved."""

@@ -318,9 +318,9 @@ def test_ranks_of_one_host_share_its_cache(ranks: int, ranks_per_host: int) -> N
 def test_processes_of_one_host_share_it_as_well(tmp_path: Path) -> None:
     file = tmp_path / "shared.py"
     file.write_text(NEVER_FLUSHED)
-    right = cxlemu("--protocol", f"{file}:shared", "--adversary", "off", "--repeat", "3", code=0)
+    right = cxlemu("--protocol", f"{file}:shared", "--adversary", "off", "--repeat", "1", code=0)
     assert "2 ranks on 1 host (2), launch: processes" in right.output
-    wrong = cxlemu("--protocol", f"{file}:shared", "--adversary", "off", "--repeat", "3", "-n", "3", code=1)
+    wrong = cxlemu("--protocol", f"{file}:shared", "--adversary", "off", "--repeat", "1", "-n", "3", code=1)
     assert "3 ranks on 2 hosts (2+1), launch: processes" in wrong.output
     assert re.search(r"  rank 2 failed at \S*shared.py:12: sees 0\n", wrong.output)
 

@@ -214,7 +214,7 @@ def test_a_mistake_in_the_matrix_is_executed_and_replayed(monkeypatch: pytest.Mo
     assert "fails again, exactly as recorded" in replayed.output, replayed.output
 
 
-@pytest.mark.deep(rows=lambda name: name != "wrong_min")
+@pytest.mark.deep
 @with_rows(
     ("pairs_of_folded_bytes", "2 ranks, many rounds and 13 elements of u8", "u8"),
     ("pairs_of_bytes", "2 ranks, 1 element of u8", "u8"),

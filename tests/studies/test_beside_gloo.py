@@ -13,11 +13,11 @@ from tests.helpers.tiers import PATIENT_S
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="torch is not installed: pip install cxlemu[torch]"
 )
-DEEP = pytest.mark.deep
 ROW = re.compile(r"(\S+)((?: +[\d,]+\.\d){2} +\d+\.\d\d){2}")
 
 
-@pytest.mark.parametrize("ways", [["bare"], pytest.param([], marks=DEEP)], ids=["one", "all"])
+@pytest.mark.deep
+@pytest.mark.parametrize("ways", [["bare"], []], ids=["one", "all"])
 def test_every_way_is_a_row(ways: list[str]) -> None:
     command = [sys.executable, "-m", "studies.benchmarks.beside_gloo", *ways, "--pairs", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=4 * PATIENT_S)

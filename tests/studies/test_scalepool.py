@@ -24,7 +24,8 @@ from studies.training.hierarchical import TwoLevels
 from studies.training.symmetric import Symmetric
 from tests.helpers.commands import cxlemu, with_json
 
-CXL, RDMA = Topology.load("clusters-cxl"), Topology.load("clusters-rdma")
+CXL, RDMA = "clusters-cxl", "clusters-rdma"
+loaded = lru_cache(Topology.load)
 MB = 1 << 20
 PUBLISHED = Path(__file__).parents[2] / "docs" / "published.md"
 
@@ -67,15 +68,16 @@ def test_a_line_is_met_exactly_and_few_ranks_are_asked() -> None:
 @pytest.mark.deep(rows=lambda ranks: ranks > 20)
 @pytest.mark.each_value_once
 @pytest.mark.parametrize(("slice_bytes", "ranks"), [(MB, 20), (MB, 48), (16 * MB, 48)])
-@pytest.mark.parametrize("topology", [CXL, RDMA], ids=lambda topology: topology.name)
+@pytest.mark.parametrize("name", [CXL, RDMA])
 @pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter"])
-def test_the_line_is_what_all_ranks_take(topology: Topology, collective: str, slice_bytes: int, ranks: int) -> None:
-    assert abs(between(topology).error(collective, slice_bytes, ranks)) < 0.001
+def test_the_line_is_what_all_ranks_take(name: str, collective: str, slice_bytes: int, ranks: int) -> None:
+    assert abs(between(loaded(name)).error(collective, slice_bytes, ranks)) < 0.001
 
 
-@pytest.mark.parametrize("topology", [CXL, RDMA], ids=lambda topology: topology.name)
-def test_one_group_stands_for_all_that_run_at_once(topology: Topology) -> None:
+@pytest.mark.parametrize("name", [CXL, RDMA])
+def test_one_group_stands_for_all_that_run_at_once(name: str) -> None:
     """Full evaluation: four groups of eight, each on accelerators of its own, in one run."""
+    topology = loaded(name)
     (case,) = Sweep(("all_gather",), [8 * MB], dtypes=("bf16",), variant="aggregate", check=False).cases(8)
     plan, _ = planned(topology, case)
     groups = [tuple(range(first, 32, 4)) for first in range(4)]
@@ -99,13 +101,13 @@ def test_two_levels_take_each_of_them_once() -> None:
 
 def test_a_fold_after_an_all_to_all_is_a_reduce_scatter() -> None:
     """What `tuned` may take instead of a plan that folds in the order of ranks."""
-    fabric = Modelled(CXL, tuned=True)
+    fabric = Modelled(loaded(CXL), tuned=True)
     size, ranks = 8 * MB, 8
     exchanged, _ = fabric._simulated("all_to_all", size, ranks, "aggregate")
     folded, _ = fabric._folded(size, ranks, "aggregate")
-    assert folded - exchanged == -(-(size + MB) // CXL.costs.reduce_gbytes_per_s)
+    assert folded - exchanged == -(-(size + MB) // loaded(CXL).costs.reduce_gbytes_per_s)
     assert fabric.time_ns("reduce_scatter", size, ranks) <= folded
-    assert fabric.time_ns("all_gather", size, ranks) <= Modelled(CXL).time_ns("all_gather", size, ranks)
+    assert fabric.time_ns("all_gather", size, ranks) <= Modelled(loaded(CXL)).time_ns("all_gather", size, ranks)
 
 
 # --- the figures ------------------------------------------------------------------------------------------------------
@@ -158,9 +160,9 @@ def test_misses_are_explained_and_hits_are_not() -> None:
 @pytest.mark.deep
 def test_another_fabric_moves_what_it_should() -> None:
     palm = Reproduction(work().setup.varied(cases=(case_of("palm-540b"),)))
-    faster = palm.varied(scalepool=sensitivity.with_rate(CXL, 256))
-    slower = palm.varied(baseline=sensitivity.with_overhead(RDMA, 4))
-    longer = palm.varied(scalepool=sensitivity.with_switches(CXL, 3))
+    faster = palm.varied(scalepool=sensitivity.with_rate(loaded(CXL), 256))
+    slower = palm.varied(baseline=sensitivity.with_overhead(loaded(RDMA), 4))
+    longer = palm.varied(scalepool=sensitivity.with_switches(loaded(CXL), 3))
     assert faster.pairs[0].speedup > palm.pairs[0].speedup
     assert slower.pairs[0].speedup > palm.pairs[0].speedup
     assert longer.pairs[0].speedup == palm.pairs[0].speedup  # as many as there are

@@ -185,7 +185,8 @@ def test_a_peer_that_ends_with_exit_code_0_is_an_error_of_the_others(hooked: str
     assert "DistBackendError: cxl: rank 0 in call" in said and "rank 1 died: its process" in said
 
 
-@pytest.mark.parametrize("how", ["exits", pytest.param("raises", marks=pytest.mark.deep)])
+@pytest.mark.deep
+@pytest.mark.parametrize("how", ["exits", "raises"])
 def test_a_peer_that_ends_is_reported_long_before_its_process_has_ended(how: str, tmp_path: Path) -> None:
     told = tmp_path / "told"
     env = {**os.environ, **SHM, "OMP_NUM_THREADS": "1"}
