@@ -1,18 +1,12 @@
-"""Our search beside SPIN's (Holzmann, The SPIN Model Checker, 2003), on one model in one run: python -m
-studies.benchmarks.spin
+"""Programs in Promela, for SPIN (Holzmann, The SPIN Model Checker, 2003): explorer.py times the searches.
 
-The program is message passing with two chunks (or as many as are asked for): store, flush, fence, signal; wait,
-invalidate, load. Both search all of it, nature's steps included and nothing reduced, and keep whole states. The Promela
-model is written from the program, one d_step per move, so that both find the same states, and the same transitions but
-for one: SPIN counts the arrival at the first state. It is compiled with gcc -O2 -DSAFETY, no other switch, for this one
-program, with a hash table as large as will be needed.
+The Promela model is written from the program, one d_step per move, nature's steps included, so that with nothing
+reduced both searches find the same states, and the same transitions but for one: SPIN counts the arrival at the first
+state. `message_passing` is the program of the test: store, flush, fence, signal; wait, invalidate, load.
 """
 
 import re
-import shutil
 import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,28 +18,18 @@ from faults.explore.result import Budget
 from faults.machine.program import Do, MachineProgram, Step, Straight, Thread, Word
 from faults.machine.steps import Machine
 
-RUNS = 3  # runs of each search, alternating; the fastest counts
 HASH_TABLE_BITS = 23
 DEADLINE_S = 600
 
 
 class Searched(NamedTuple):
-    """One complete search: its size, and the wall-clock time that it took."""
+    """One complete search."""
 
     states: int
     transitions: int
-    seconds: float
-
-    def __str__(self) -> str:
-        counts = f"{self.states:>9} states {self.transitions:>10} transitions {self.seconds:7.2f} s"
-        return f"{counts} {self.states / self.seconds / 1e6:6.2f} M states/s {self.rate / 1e6:6.2f} M transitions/s"
-
-    @property
-    def rate(self) -> float:
-        return self.transitions / self.seconds
 
 
-def message_passing(chunks: int = 2) -> MachineProgram:
+def message_passing(chunks: int) -> MachineProgram:
     """Make the program that is searched: one line for each chunk, and one for the doorbell, which counts them."""
     writer: list[Step] = []
     reader: list[Step] = []
@@ -213,7 +197,7 @@ def _nature(host: int, line: int, lines: int) -> Iterator[tuple[str, str]]:
 def ours(program: MachineProgram) -> Searched:
     found = core.explore(Machine(program), Budget(50_000_000, 600.0), lazy=False, checked_reads=False, ample=False)
     assert found.verdict.exit_code == 0, found
-    return Searched(found.states, found.transitions, found.seconds)
+    return Searched(found.states, found.transitions)
 
 
 def compile_spin(program: MachineProgram, where: Path) -> None:
@@ -229,29 +213,9 @@ def spin(where: Path) -> Searched:
     if "errors: 0" not in text:
         raise SystemExit(f"SPIN finds an error, or reached a limit:\n{text}")
 
-    def number(pattern: str) -> float:
+    def number(pattern: str) -> int:
         match = re.search(pattern, text)
         assert match, text
-        return float(match[1])
+        return int(match[1])
 
-    seconds = number(r"elapsed time ([\d.e+]+) seconds")
-    return Searched(int(number(r"(\d+) states, stored")), int(number(r"(\d+) transitions")), seconds)
-
-
-def main(chunks: int) -> int:
-    """Compare both searches, and print the fastest run of each."""
-    for tool in ("spin", "gcc"):
-        if shutil.which(tool) is None:
-            print(f"studies.benchmarks.spin: {tool} is not installed: apt-get install {tool}", file=sys.stderr)
-            return 2
-    program = message_passing(chunks)
-    with tempfile.TemporaryDirectory() as folder:
-        compile_spin(program, Path(folder))
-        searched = [(ours(program), spin(Path(folder))) for _ in range(RUNS)]
-    us, them = (min(runs, key=lambda run: run.seconds) for runs in zip(*searched, strict=True))
-    print(f"cxlemu {us}\nSPIN   {them}\n{us.rate / them.rate:.1f} times as many transitions a second")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 2))
+    return Searched(number(r"(\d+) states, stored"), number(r"(\d+) transitions"))
