@@ -36,7 +36,7 @@ from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch
 from tests.helpers import worlds
 from tests.helpers.tiers import PATIENT_S
-from tests.helpers.worlds import Program
+from tests.helpers.worlds import Program, with_cards_of
 
 REGION_BYTES = 1 << 16
 LAPTOP, SIX_CARDS = Topology.load("laptop"), Topology.load("six-cards")
@@ -298,10 +298,6 @@ def test_several_world_communicators_on_one_pool() -> None:
         return [int(c.all_reduce(np.ones(1, np.int32))[0]) for c in (second, first, second, second, first)]
 
     assert launch(main, ranks=2, topology=LAPTOP, memory=MemorySpec(), deadline_s=PATIENT_S) == [[2] * 5] * 2
-
-
-def with_cards_of(nbytes: int) -> Topology:
-    return LAPTOP.model_copy(update={"emulation": LAPTOP.emulation.model_copy(update={"card_bytes": nbytes})})
 
 
 def test_a_pool_without_room_says_so() -> None:

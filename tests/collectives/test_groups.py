@@ -24,14 +24,10 @@ from cxlemu.world import RankContext, launch
 from tests.helpers import worlds
 from tests.helpers.tables import with_rows
 from tests.helpers.tiers import PATIENT_S
-from tests.helpers.worlds import LOOKS, looks_limited
+from tests.helpers.worlds import LOOKS, looks_limited, with_cards_of
 
 LAPTOP = Topology.load("laptop")
 SHM, WORST = MemorySpec("shm"), MemorySpec()
-
-
-def with_cards_of(nbytes: int) -> Topology:
-    return LAPTOP.model_copy(update={"emulation": LAPTOP.emulation.model_copy(update={"card_bytes": nbytes})})
 
 
 def together(main: Callable[[RankContext], Any], ranks: int = 3, **where: Any) -> list[Any]:

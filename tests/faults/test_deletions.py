@@ -23,6 +23,7 @@ from faults.lockstep.orders import PUBLISH, RETRIEVE, Order, by, hasty, in_rando
 from faults.zero_copy_calls import HEAP_INPUT, HEAP_OUTPUT, lent, with_heap
 from tests.helpers.expected import COLLECTIVES, REDUCTIONS, expected, input_bytes
 from tests.helpers.lockstep_orders import readers_first, writers_first
+from tests.helpers.plans import without
 
 RANKS = 3
 LAYOUT = with_heap(Layout(RANKS, cards=2, slots=2, slot_card_bytes=1024, doorbells_per_rank=8, interleave_bytes=256))
@@ -243,14 +244,6 @@ def deletions(plan: Plan, rank: int) -> Iterator[Deletion]:
                 yield Deletion(rank, s, i, instruction, name, awaited)
 
 
-def without(plan: Plan, deletion: Deletion) -> Plan:
-    part = plan.part(deletion.rank)
-    streams = list(part.streams)
-    stream = streams[deletion.stream]
-    streams[deletion.stream] = replace(stream, records=np.delete(stream.records, deletion.at))
-    return plan.with_part(replace(part, streams=tuple(streams)))
-
-
 @pytest.mark.deep(rows=lambda case: case.collective not in FAST or case.output_in_heap or case.variant in SLOW)
 @pytest.mark.each_value_once
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -261,7 +254,7 @@ def test_every_deletion_is_exposed_as_the_table_says(case: Case) -> None:
         program = Program(case, plan, rank)
         for deletion in deletions(plan, rank):
             expose = EXPOSED[deletion.kind]
-            seen = program.outcome(without(plan, deletion), expose.by(deletion))
+            seen = program.outcome(without(plan, deletion.rank, deletion.stream, deletion.at), expose.by(deletion))
             if seen != expose.outcome:
                 surprises.append(f"{deletion}: {seen}, not {expose.outcome}")
     assert not surprises, "\n".join(surprises)
@@ -276,7 +269,7 @@ def test_slots_that_zero_copy_has_for_results_are_waited_for() -> None:
         guards = [d for d in deletions(plan, rank) if d.kind == "WAIT_ALL done"]
         assert guards.pop(0).instruction.value == -1  # the doorbells of the first round tell places
         assert all(d.instruction.value == 0 for d in guards)
-        outcomes += [program.outcome(without(plan, d), hasty_rank(d)) for d in guards]
+        outcomes += [program.outcome(without(plan, d.rank, d.stream, d.at), hasty_rank(d)) for d in guards]
     assert outcomes == [WRONG] * (RANKS - 1)
 
 
@@ -304,7 +297,12 @@ def test_coherent_memory_hides_what_non_coherence_needs(kind: str) -> None:
     for deletion in deletions(plan, rank=1):
         if deletion.kind == kind:
             for order in (eager_readers, hasty_rank):
-                assert program.outcome(without(plan, deletion), order(deletion), MemorySpec("shm")) == NOTHING
+                assert (
+                    program.outcome(
+                        without(plan, deletion.rank, deletion.stream, deletion.at), order(deletion), MemorySpec("shm")
+                    )
+                    == NOTHING
+                )
 
 
 def test_an_invalidate_is_needed_on_the_first_lap_too() -> None:
@@ -317,7 +315,7 @@ def test_an_invalidate_is_needed_on_the_first_lap_too() -> None:
         world = Lockstep(LAYOUT, memory=MemorySpec(seed=seed, rates=WILD), order=hasty(1))
         return differ(world.call(mutant, inputs), expected(plan.call, inputs))
 
-    mutant = without(plan, first)
+    mutant = without(plan, first.rank, first.stream, first.at)
     assert not wrong(mutant, None)
     assert any(wrong(mutant, seed) for seed in range(30))
     assert not any(wrong(plan, seed) for seed in range(30))

@@ -26,11 +26,6 @@ POOL = "/dev/shm/crashes"
 pytestmark = on_x86
 
 
-@pytest.fixture(scope="module")
-def litmus() -> Path:
-    return build("litmus.c")
-
-
 def setting(litmus: Path, words: str) -> ExecSetting:
     """Set hosts to the steps between ``:``; the host behind them looks at three words when all is over."""
     hosts = words.split(" : ")

@@ -26,11 +26,6 @@ COPIES = ("--pool", "/dev/shm/first=2M", "--pool", "/dev/shm/second=2M")
 
 
 @pytest.fixture(scope="module")
-def litmus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build("litmus.c")
-
-
-@pytest.fixture(scope="module")
 def copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(EXAMPLES / "two_copies.c")
 

@@ -42,11 +42,6 @@ WHOLE = EveryLimits()
 pytestmark = on_x86
 
 
-@pytest.fixture(scope="module")
-def litmus() -> Path:
-    return build("litmus.c")
-
-
 def outcomes(litmus: Path, words: str, *, evictions: int, coherent: bool = False) -> set[str]:
     found, _ = verdicts(setting(litmus, words, coherent=coherent), evictions=evictions)
     return {saw for saw, ending, *_ in found if ending is RunEnding.ENDED}

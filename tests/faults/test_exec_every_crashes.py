@@ -28,11 +28,6 @@ POOL = "/dev/shm/crashes"
 pytestmark = on_x86
 
 
-@pytest.fixture(scope="module")
-def litmus() -> Path:
-    return build("litmus.c")
-
-
 def search(litmus: Path, words: str, **how: Any) -> tuple[set[str], CrashSearch]:
     """Crash host 0 of hosts with these steps; return what all loads of the others saw, and the search.
 

@@ -26,11 +26,6 @@ POOL = "/dev/shm/damage"
 pytestmark = on_x86
 
 
-@pytest.fixture(scope="module")
-def litmus() -> Path:
-    return build("litmus.c")
-
-
 def search(litmus: Path, words: str, what: str, **how: Any) -> tuple[set[str], DamageSearch]:
     """Damage what hosts use before the last stage; return what all loads saw, each command apart, and the search."""
     hosts = len(words.split(" :: ")[0].split(" : "))

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
-import numpy as np
 import pytest
 
 from collectives.algorithms.catalog import build, recipe, variants
@@ -17,6 +16,7 @@ from faults.explore.search import complaint, is_stuck
 from faults.machine.program import Do
 from faults.machine.steps import Machine, replay
 from faults.verdict import Verdict
+from tests.helpers.plans import without
 from tests.helpers.tables import with_rows
 
 SMALL = Budget(states=200_000, seconds=60)
@@ -34,13 +34,6 @@ def plan_of(
     redop = "sum" if COLLECTIVES[collective].reduces else "none"
     call = Call(collective, variant, ranks, nbytes, "u8", redop, in_place=in_place, heap=heap)
     return build(recipe(collective, variant), layout, call)
-
-
-def without(plan: Plan, rank: int, stream: int, at: int) -> Plan:
-    part = plan.part(rank)
-    streams = list(part.streams)
-    streams[stream] = replace(streams[stream], records=np.delete(streams[stream].records, at))
-    return plan.with_part(replace(part, streams=tuple(streams)))
 
 
 def deletions(plan: Plan) -> Iterator[tuple[Op, Plan]]:

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from types import ModuleType
 
-import numpy as np
 import pytest
 
 from collectives.algorithms.catalog import build, recipe
@@ -27,6 +26,7 @@ from faults.mutate.cases import MutationCase, plan_of, sequence, shipped_and_che
 from faults.prove import calls as prover
 from faults.prove import prove_calls
 from faults.verdict import Verdict
+from tests.helpers.plans import without
 
 EVERYTHING = frozenset(Feature)
 LACKS = {
@@ -140,13 +140,6 @@ def altered(plan: Plan, rank: int, stream: int, at: int, **fields: object) -> Pl
     for name, value in fields.items():
         records[name][at] = value
     streams[stream] = replace(streams[stream], records=records)
-    return plan.with_part(replace(part, streams=tuple(streams)))
-
-
-def without(plan: Plan, rank: int, stream: int, at: int) -> Plan:
-    part = plan.part(rank)
-    streams = list(part.streams)
-    streams[stream] = replace(streams[stream], records=np.delete(streams[stream].records, at))
     return plan.with_part(replace(part, streams=tuple(streams)))
 
 

@@ -33,6 +33,11 @@ def together(
     return launch(main, ranks=ranks, topology=topology, memory=memory, deadline_s=PATIENT_S)
 
 
+def with_cards_of(nbytes: int) -> Topology:
+    laptop = Topology.load("laptop")
+    return laptop.model_copy(update={"emulation": laptop.emulation.model_copy(update={"card_bytes": nbytes})})
+
+
 ANYTHING = object()
 
 
