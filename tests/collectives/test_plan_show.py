@@ -315,6 +315,7 @@ def test_check_refuses_a_call_that_its_plan_is_not_of(changes: dict[str, Any], s
     assert says in done.stderr
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.parametrize("flags", [[], ["--in-place"]], ids=["apart", "in place"])
 def test_check_accepts_what_save_writes(tmp_path: Path, collective: str, flags: list[str]) -> None:

@@ -66,6 +66,7 @@ def test_words_for_many_are_words_for_each(spec: VariantSpec, ranks: int, nbytes
     assert one.frame == many.frame
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("spec", [ALL, NAIVE, STAGED], ids=lambda spec: spec.name)
 @pytest.mark.parametrize("ranks", [3, 4, 5, 8, 17])
 @pytest.mark.parametrize("collective", ["all_reduce", "reduce", "reduce_scatter", "scan", "exscan"])

@@ -62,6 +62,7 @@ def test_it_is_proved(name: str, ranks: int) -> None:
         assert proof.verdict is Verdict.OK, f"{its}: {proof.reason}"
 
 
+@pytest.mark.each_value_once
 @EACH
 @pytest.mark.parametrize("style", ["naive", "aggregate", "line"])
 def test_it_is_proved_in_other_styles(name: str, style: str) -> None:
@@ -73,6 +74,7 @@ def test_it_is_proved_in_other_styles(name: str, style: str) -> None:
             assert proof.verdict is Verdict.OK, f"{its}: {proof.reason}"
 
 
+@pytest.mark.each_value_once
 @EACH
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_every_execution_is_right(name: str, ranks: int) -> None:

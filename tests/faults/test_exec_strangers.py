@@ -29,6 +29,7 @@ def run_way(its: Path, way: str, choice: RunChoice) -> RunResult:
     return ran(f"{its} {pool} {way} w : {its} {pool} {way} r", choice, pool=f"{pool}=1M")
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("way", WAYS)
 def test_a_right_program_is_quiet(its: Path, way: str) -> None:
     for choice in CHOICES:
