@@ -219,6 +219,15 @@ def test_a_topology_travels_to_other_processes(two_levels: Topology) -> None:
     assert pickle.loads(pickle.dumps(two_levels)) == two_levels
 
 
+def test_a_topology_keeps_its_fabric_and_the_last_routes_to_itself(two_levels: Topology) -> None:
+    hosts = range(two_levels.host_count)
+    _, taken = routes = two_levels.fabric().table(hosts, [0])
+    assert two_levels.fabric().table(hosts, [0]) is routes and two_levels.fabric().table(hosts, [1]) is not routes
+    with pytest.raises(ValueError, match="read-only"):
+        taken[0, 0] = 0
+    assert "_fabric" in vars(two_levels) and "_fabric" not in vars(pickle.loads(pickle.dumps(two_levels)))
+
+
 def test_show_draws_hosts_above_switches_above_cards() -> None:
     result = cxlemu("topology", "show", "titan2-6xcz120", code=0)
     lines = result.output.splitlines()
