@@ -123,6 +123,17 @@ def torch_world(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[...,
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Fail a test that is marked with faults, but in no world of which they happened: it would pass for nothing."""
+    result = yield
+    worlds = item.stash.get(_WORLDS, None)
+    if item.get_closest_marker("cxl_faults") and (worlds is None or not worlds.faults_happened()):
+        why = "they happen in cxl_world(...).run(main) only, and torch_world takes faults="
+        pytest.fail(f"{item.nodeid}: the faults of cxl_faults never happened: {why}", pytrace=False)
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:

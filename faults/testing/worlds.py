@@ -6,7 +6,7 @@ A test may declare faults, and what it requires of its ranks when these happen.
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -55,6 +55,7 @@ class TestWorld:
         deadline_s: how long any one wait may take, in seconds.
         script: the faults that happen in every run.
         requires: whether ranks must survive these faults, or only detect them.
+        happened: the faults that happened in runs in which none was missing.
     """
 
     __test__ = False  # pytest collects nothing here
@@ -67,6 +68,7 @@ class TestWorld:
     deadline_s: float
     script: Script
     requires: Required
+    happened: list[Happened] = field(default_factory=list, compare=False, repr=False)
 
     def run(self, main: Callable[[Communicator], T]) -> list[T]:
         """Run ``main(comm)`` on every rank.
@@ -96,10 +98,11 @@ class TestWorld:
     def _judged(self, ended: Outcome[T], messages: Sequence[object]) -> list[T]:
         for sentence in unfired(self.script.faults, messages).values():
             raise NotHandled(sentence)
+        happened = [each for each in messages if isinstance(each, Happened)]
+        self.happened.extend(happened)
         if self.requires == "survive" and ended.failures:
             failures = RankFailures(ended.failures)
             raise failures from next(iter(failures.failures.values()))
-        happened = [each for each in messages if isinstance(each, Happened)]
         hosts = machine(self.config, self.memory).place(self.ranks)
         ends: Outcome[int] = Outcome(self.ranks, self.deadline_s)
         ends.results, ends.failures = dict.fromkeys(ended.results, 0), ended.failures
@@ -232,6 +235,10 @@ class Worlds:
         where = {"ranks": (ranks,), "sizes": (nbytes,), "config": config}
         shape = where | {"launches": ("lockstep",), "kinds": (spec.NATURE,)}
         run.check(spec.Spec.model_validate(what | shape), seeds=seeds, seed=self._seed)
+
+    def faults_happened(self) -> bool:
+        """Return whether in one of the test's worlds all its faults happened."""
+        return any(world.happened for world in self._made)
 
     def history(self) -> list[str]:
         """Describe the worlds that the test has made so far, in a line each."""

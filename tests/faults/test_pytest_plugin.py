@@ -252,16 +252,25 @@ def test_it(cxl_world):
     )
 
 
-def test_a_fault_that_never_came_tests_nothing(pytester: pytest.Pytester) -> None:
-    passes(
+def test_a_marked_fault_that_never_happened_fails_the_test(pytester: pytest.Pytester) -> None:
+    result = passes(
         pytester,
         """
-@pytest.mark.cxl_faults({"kind": "land", "rank": 0, "when": {"call": 1, "instruction": 0}})
-def test_it(cxl_world):
+pytestmark = pytest.mark.cxl_faults({"kind": "land", "rank": 0, "when": {"call": 1, "instruction": 0}})
+def test_expected(cxl_world):
     with pytest.raises(NotHandled, match="fault 1 never happened: rank 0 made 1 call"):
         cxl_world(ranks=2).run(main)
+def test_not_run(cxl_world): cxl_world(ranks=3)
+def test_not_called(cxl_world): pass
+def test_no_fixture(): pass
+def test_plans(cxl_world): cxl_world.check("all_gather", ranks=2, nbytes=64, seeds=1)
+def test_torch(torch_world): pass
+def test_skipped(cxl_world): pytest.skip("before its world")
 """,
+        failed=6,
+        skipped=1,
     )
+    assert sum("the faults of cxl_faults never happened: " in line for line in result.outlines) >= 6
 
 
 CRASH = {"kind": "crash", "rank": 0, "when": {"instruction": 0}}
