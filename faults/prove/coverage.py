@@ -108,8 +108,8 @@ class Coverage:
         """Say in words what these proofs leave open."""
         if not self.ranks:
             return "everything"
-        between = [count for count in range(self.ranks[0], self.ranks[-1]) if count not in self.ranks]
-        words = [f"n = {format_numbers(between)}" if between else "", f"n above {self.ranks[-1]}"]
+        below = [count for count in range(2, self.ranks[-1]) if count not in self.ranks]  # one rank only copies
+        words = [f"n = {format_numbers(below)}" if below else "", f"n above {self.ranks[-1]}"]
         if self.dtypes:
             words.append("other sizes")
         if self.rooted and self.roots is not None:
