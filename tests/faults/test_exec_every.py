@@ -163,6 +163,28 @@ def test_a_look_in_vain_is_tried_once_where_the_system_does_not_answer_for_one_m
     assert json.loads(result.stdout)["every"]["executions"] == 6, result.stderr
 
 
+GIVES_BACK = """
+#include "words.h"
+int main(int count, char **words) {
+    word *w = map_pool("/dev/shm/given", 2 * sizeof *w);
+    char *most = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (int k = 0; count < 2 && k < 2; k++) set(&w[k], 1);
+    for (int k = 0; count > 1 && k < 2; k++) {
+        while (!get(&w[k])) {}
+        munmap(most, 1 << 20);
+    }
+    return 0;
+}
+"""
+
+
+def test_a_program_that_has_given_memory_back_waits_as_any_other(tmp_path: Path) -> None:
+    (tmp_path / "given.c").write_text(GIVES_BACK)
+    program = build(tmp_path / "given.c", "-I", str(EXAMPLES))
+    result = invoke("--pool", "/dev/shm/given", "--", str(program), ":", str(program), "waits")
+    assert result.exit_code == 0 and "ok: every interleaving" in result.output, result.output
+
+
 # Where looks are counted, all of them are tried.
 WAITS = [
     "g:0:0 i:0 l:0 : s:0:1 G:0:1 : y:0:1",

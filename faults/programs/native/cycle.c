@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <link.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,7 @@
 #include <unistd.h>
 #include <unwind.h>
 
+#include "real.h"
 #include "record.h"
 #include "self.h"
 
@@ -23,7 +25,6 @@ enum {
     RED_ZONE = 128,
     PAGE = 4096,
     PIECE = 1 << 16,
-    POPULATE_READ = 22, /* MADV_POPULATE_READ, since Linux 5.14 */
     MAPS = 1 << 18,
     MAPPINGS_MOST = 1 << 12
 };
@@ -41,14 +42,20 @@ static uint64_t mixed(uint64_t all, uint64_t word) {
 
 typedef uint64_t __attribute__((aligned(1), may_alias)) word_anywhere;
 
-/* In lanes, so that no multiplication waits for the one before. All memory is read, which a sanitizer of the program
- * has partly forbidden: by plain loads, as it judges those of memcpy, too. */
+__extension__ typedef unsigned __int128 product_of_words;
+
+/* In lanes, so that no multiplication waits for the one before; each takes two words, one of them with a number that no program stores.
+ * All memory is read, which a sanitizer of the program has partly forbidden: by plain loads, as it judges those of memcpy, too. */
 __attribute__((no_sanitize("address"))) static uint64_t mixed_bytes(uint64_t all, const uint8_t *bytes, size_t nbytes) {
     enum { LANES = 8 };
     const word_anywhere *word = (const word_anywhere *)bytes, *end = word + nbytes / sizeof *word;
     uint64_t lanes[LANES] = {0, 1, 2, 3, 4, 5, 6, 7};
-    for (; end - word >= LANES; word += LANES)
-        for (int lane = 0; lane < LANES; lane++) lanes[lane] = mixed(lanes[lane], word[lane]);
+    for (; end - word >= 2 * LANES; word += 2 * LANES)
+        for (int lane = 0; lane < LANES; lane++) {
+            const product_of_words its = (product_of_words)(lanes[lane] ^ word[2 * lane]) *
+                                         (word[2 * lane + 1] ^ UINT64_C(0xE7037ED1A0B428DB));
+            lanes[lane] = (uint64_t)its ^ (uint64_t)(its >> 64);
+        }
     for (int lane = 0; lane < LANES; lane++) all = mixed(all, lanes[lane]);
     while (word < end) all = mixed(all, *word++);
     return all;
@@ -177,12 +184,11 @@ static uintptr_t piece_at(uintptr_t *at, uintptr_t to) {
     return end;
 }
 
-/* Whether memory can be read in place: the system has all of it, and there is no other thread that could give it back meanwhile. */
-static bool stays(uintptr_t from, uintptr_t to) {
-    static const char *alone; /* whether there is one thread, where the C library says so */
+/* Whether there is one thread, where the C library says so: no other could give memory back that is read in place. */
+static bool is_alone(void) {
+    static const char *alone;
     if (!alone && !(alone = dlsym(RTLD_DEFAULT, "__libc_single_threaded"))) alone = "";
-    from &= ~(uintptr_t)(PAGE - 1);
-    return *alone && syscall(SYS_madvise, from, to - from, POPULATE_READ) == 0;
+    return *alone;
 }
 
 /* Copy memory; returns NULL where it is not all there. */
@@ -192,9 +198,9 @@ static const uint8_t *copied(uintptr_t from, uintptr_t to, int *memory) {
     return syscall(SYS_pread64, *memory, piece, to - from, from) == (long)(to - from) ? piece : NULL;
 }
 
-static bool hash_mapping(int *memory, uintptr_t from, uintptr_t to, uint64_t *all, uint64_t *nbytes) {
+static bool hash_mapping(int *memory, uintptr_t from, uintptr_t to, bool in_place, uint64_t *all, uint64_t *nbytes) {
     for (uintptr_t at = from, end = piece_at(&at, to); at < to; at = end, end = piece_at(&at, to)) {
-        const uint8_t *bytes = stays(at, end) ? (const uint8_t *)at : copied(at, end, memory);
+        const uint8_t *bytes = in_place ? (const uint8_t *)at : copied(at, end, memory);
         if (!bytes) return false;
         *all = mixed_bytes(*all, bytes, end - at), *nbytes += end - at;
     }
@@ -292,7 +298,7 @@ static bool list_mappings(void) {
 }
 
 /* Return a hash of what lies in them without threads' stacks and what is ours; 0 where that cannot be known. */
-static uint64_t private_memory(uint64_t *nbytes) {
+static uint64_t hash_mappings(bool in_place, uint64_t *nbytes) {
     uint64_t all = 1;
     int memory = -1;
     bool known = mappings_count >= 0;
@@ -300,10 +306,31 @@ static uint64_t private_memory(uint64_t *nbytes) {
     for (int k = 0; known && k < mappings_count; k++) {
         const span its = mappings[k];
         if (is_stack_of_thread(its.from, its.to)) continue;
-        known = *nbytes + (its.to - its.from) <= MEMORY_MOST && hash_mapping(&memory, its.from, its.to, &all, nbytes);
+        known = *nbytes + (its.to - its.from) <= MEMORY_MOST &&
+                hash_mapping(&memory, its.from, its.to, in_place, &all, nbytes);
     }
     if (memory >= 0) syscall(SYS_close, memory);
     return known ? all | 1 : 0;
+}
+
+REAL(int, sigaction, int, const struct sigaction *, struct sigaction *)
+
+static sigjmp_buf before_fault;
+static void on_fault(int number) { siglongjmp(before_fault, number); }
+
+/* The same. A thread that is alone reads in place, up to a fault: to ask the system whether memory is there takes longer. */
+static uint64_t private_memory(uint64_t *nbytes) {
+    static const int faults[] = {SIGSEGV, SIGBUS};
+    static struct sigaction of_program[2];
+    const struct sigaction action = {.sa_flags = SA_NODEFER, .sa_handler = on_fault};
+    volatile uint64_t all = 0;
+    const bool alone = is_alone();
+    for (int k = 0; alone && k < 2; k++) real_sigaction()(faults[k], &action, &of_program[k]);
+    if (!alone) all = hash_mappings(false, nbytes);
+    else if (sigsetjmp(before_fault, 0) == 0) all = hash_mappings(true, nbytes);
+    for (int k = 0; alone && k < 2; k++) real_sigaction()(faults[k], &of_program[k], NULL);
+    if (!all) mappings_pages = 0; /* perhaps one has gone: the next look lists them again */
+    return all;
 }
 
 /* --- the run --------------------------------------------------------------------------------------------------------- */
@@ -360,10 +387,9 @@ void cycle_fold(program_self *me, uint64_t at) {
     const uint64_t own = own_state(me, at);
     if (!own) return; /* at an instruction that is unwound no further */
     const uint64_t state = caches(own); /* in other runs nature goes on moving lines in a hang, too */
-    if (me->mark.since != its->news) {
+    if (me->mark.since != its->news)
         me->past_count = 0, me->mark.since = its->news, me->mark.base = 1, me->mark.tries = 0;
-        if (!mappings_pages || pages_mapped() != mappings_pages) list_mappings();
-    }
+    if (!mappings_pages) list_mappings(); /* and again where a cycle seems to close */
     int k = 0;
     while (k < me->past_count && me->past[k].state != state) k++;
     if (k == me->past_count && (k == PAST || me->memory_bytes > MEMORY_SMALL)) {
