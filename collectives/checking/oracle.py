@@ -12,8 +12,9 @@ result is right bit by bit or wrong:
 - averages take multiples of the number of ranks where the dtype has room for their sum; where it has not, the
   exact sum is divided once: floats round, integers truncate toward zero.
 
-Every other element of sums, products and averages of f32 and f64 over three ranks or more shows the order instead, in
-which it was folded (`_revealing`). There a result is right that has the bits of the declared fold: in rank order from
+Every other element of sums, products and averages of f32 and f64, and of numbers made of them, over three ranks or more
+shows the order instead, in which it was folded (`reveals_order`); one of a complex product shows over two ranks already
+that every step is rounded. There a result is right that has the bits of the declared fold: in rank order from
 the left, clusters apart. Where an algorithm declares no more than that its ranks fold alike, ranks have to hold the
 same bits (`held_by_all`), and no more error than any order could give them (`slack`).
 
@@ -55,10 +56,21 @@ _EXACT_BITS = {
 }
 _PARTS = {"c64": "f32", "c128": "f64"}  # of complex numbers
 _MOST_TWOS = 12  # in one product: 2^12 is exact in every float dtype
-_REVEALING = {"f32": 128, "f64": 1 << 16}  # where order shows: ranks at most, so that stale bytes do as well
+_REVEALING = {
+    "f32": 128,
+    "f64": 1 << 16,
+    "c64": 128,
+    "c128": 1 << 16,
+}  # where order shows: ranks at most, so that stale bytes do as well
 _LOST_BITS = 4  # of an element that is added to another rank's large one
 _SHARED = 1 << 31  # seeds what ranks have in common: no rank
 PERIOD = 2 * 32_771  # twice a prime: every second element shows the order
+
+
+def _complex_product(a: Array, b: Array) -> Array:
+    """(ac - bd) + (ad + bc)i with every step rounded; NumPy's own fuses steps on some machines."""
+    real, imag = a.real * b.real - a.imag * b.imag, a.real * b.imag + a.imag * b.real
+    return np.stack([real, imag], axis=-1).view(a.dtype)[..., 0]
 
 
 _COMBINE: dict[str, Callable[[Array, Array], Array]] = {
@@ -158,7 +170,7 @@ def _period(call: Call, rank: int, seed: int, serial: int) -> Array:
         return moved.view(dtype)
     raw = random.integers(0, 2**62, shape, np.int64)
     found = _exact(call, raw, rank, serial)
-    if reveals_order(call):
+    if reveals_order(call) or (dtype.kind == "c" and call.ranks < 3):
         first = _first_revealing(serial)
         shown = _factors_in_order if call.redop == "prod" else _terms_in_order
         found[:, first::2] = shown(call, raw[:, first::2], rank, seed, serial)
@@ -235,12 +247,15 @@ def _factors_in_order(call: Call, raw: Array, rank: int, seed: int, serial: int)
 
     They are so small that products of all are finite.
     """
-    bits, rank_bits = _EXACT_BITS[call.dtype], (call.ranks - 1).bit_length()
+    bits, rank_bits = _EXACT_BITS[_PARTS.get(call.dtype, call.dtype)], (call.ranks - 1).bit_length()
     low_bits = rank_bits + 4
     steps = 1 << (bits - 1 - max(1, rank_bits - 5) - low_bits)
     part = ((((raw >> low_bits) + serial) % steps) << low_bits) + (raw % (1 << low_bits) | 1)
     sign = 1 - 2 * ((raw >> 61) % 2)
-    return (sign * (1 + part / (1 << (bits - 1)))).astype(DTYPES[call.dtype])
+    factors = sign * (1 + part / (1 << (bits - 1)))
+    if call.dtype in _PARTS:
+        factors = factors + factors[..., ::-1] * (1j / (1 << max(1, rank_bits - 5)))
+    return factors.astype(DTYPES[call.dtype])
 
 
 def expected(call: Call, rank: int, seed: int, serial: int) -> Array | None:
@@ -290,12 +305,12 @@ def _by_contract(call: Call, rank: int, seed: int, serial: int) -> Array:
 def _reduced(call: Call, parts: Iterable[Array]) -> Array:
     """Reduce parts in their order, clusters apart.
 
-    Integers wrap in int64 as in narrower types; f16 and bf16 are exact in f64, products of complex numbers in c128.
+    Integers wrap in int64 as in narrower types; f16 and bf16 are exact in f64.
     """
     dtype = DTYPES[call.dtype]
-    combine = (_TRUTH if dtype.kind == "b" else _COMBINE)[call.redop]
-    exact = {"float": np.float64, "integer": np.int64, "bool": np.bool_, "complex": np.complex128}
-    wide = dtype if call.dtype in ("f32", "f64") else np.dtype(exact[DTYPE_KINDS[call.dtype]])
+    combine = _complex_product if dtype.kind == "c" else (_TRUTH if dtype.kind == "b" else _COMBINE)[call.redop]
+    exact = {"float": np.float64, "integer": np.int64, "bool": np.bool_}
+    wide = dtype if call.dtype in _REVEALING else np.dtype(exact[DTYPE_KINDS[call.dtype]])
     widened = [part.astype(wide) for part in parts]
     clusters = [
         reduce(combine, widened[first : first + call.cluster]) for first in range(0, len(widened), call.cluster)
@@ -316,32 +331,36 @@ def slack(call: Call, rank: int, seed: int, serial: int) -> Array | None:
 
     Sums and products of n numbers have, in whatever order they are made, an error of (n - 1) u / (1 - (n - 1) u) of the
     sum, or product, of their absolute values at most, where u is half the distance from 1 to the next number (Higham,
-    Accuracy and Stability of Numerical Algorithms, 2002, chapters 3 and 4). So two orders differ by twice that.
+    Accuracy and Stability of Numerical Algorithms, 2002, chapters 3 and 4). So two orders differ by twice that. The
+    product of two complex numbers errs by sqrt(5) u (Brent, Percival, Zimmermann, Math. Comp. 76, 2007).
     """
     call = _in_parts(call)
     if call.fold_order == RANK_ORDER or not reveals_order(call) or not gives_output(call, rank):
         return None
     combine = np.multiply if call.redop == "prod" else np.add
     contract = COLLECTIVES[call.collective]
-    item = DTYPES[call.dtype].itemsize
+    item, part = DTYPES[call.dtype].itemsize, _PARTS.get(call.dtype, call.dtype)
+    wide = np.complex128 if part != call.dtype else np.float64
     if contract.basic:
         own = rank if contract.input_blocks == "ranks" else 0
         given = (_period(call, source, seed, serial)[own : own + 1] for source in range(call.ranks))
-        total = reduce(combine, (np.abs(x.astype(np.float64)) for x in given))
+        total = reduce(combine, (np.abs(x.astype(wide)) for x in given))
         total = _repeated(total, buffers(call, rank)[1].nbytes // item)
     else:
         whole = (inputs(call, source, seed, serial) for source in range(call.ranks))
-        sizes = [np.abs(x.astype(np.float64)) for x in whole if x is not None]
+        sizes = [np.abs(x.astype(wide)) for x in whole if x is not None]
         total = np.zeros(_shape(call, buffers(call, rank)[1].nbytes))
         for piece in postcondition(call, rank):
             begin, count = piece.at // item, piece.nbytes // item
             parts = (sizes[source].reshape(-1)[offset // item :][:count] for source, offset in piece.contributions)
             total.reshape(-1)[begin : begin + count] = reduce(combine, parts)
-    rounded = (call.ranks + 1) * 2.0 ** -_EXACT_BITS[call.dtype]  # a step more, in which avg divides
+    rounded = (call.ranks + 1) * 2.0 ** -_EXACT_BITS[part]  # a step more, in which avg divides
+    if part != call.dtype:
+        rounded *= 5**0.5
     bound = 2 * rounded / (1 - rounded) * total / (call.ranks if call.redop == "avg" else 1)
     if contract.basic:  # elsewhere blocks may begin at odd elements
         bound[:, 1 - _first_revealing(serial) :: 2] = 0
-    return np.asarray(bound)
+    return np.repeat(bound, item // DTYPES[part].itemsize, axis=1)  # for each part
 
 
 def wrong_elements(got: Array, right: Array, slack: Array | None = None, held: Array | None = None) -> NDArray[np.intp]:

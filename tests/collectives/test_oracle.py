@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 from itertools import combinations, permutations
 from random import Random
 
@@ -116,7 +117,7 @@ def test_every_order_of_reduction_gives_exact_elements_the_same_bits(call: Call,
 
 REVEALING = [
     *(("sum", "f32"), ("sum", "f64"), ("prod", "f32"), ("prod", "f64"), ("avg", "f32"), ("avg", "f64")),
-    *(("sum", "c64"), ("avg", "c128")),
+    *(("sum", "c64"), ("avg", "c128"), ("prod", "c64"), ("prod", "c128")),
 ]
 
 
@@ -174,6 +175,24 @@ def test_slack_is_of_what_an_algorithm_with_its_own_order_gives_each_rank() -> N
     assert np.all(slack[0, ::2] == 0) and np.all(slack[0, 1::2] > 0)  # some elements are exact in any order
     right = np.array([[1.0, np.nan]], np.float32)
     assert oracle.wrong_elements(np.array([np.nan, 1.0], np.float32), right, np.ones((1, 2))).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(("dtype", "part"), [("c64", np.float32), ("c128", np.float64)])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_complex_product_that_rounds_fewer_steps_is_wrong(ranks: int, dtype: str, part: type) -> None:
+    """As NumPy's own product does on some machines; exact fractions say what a fused step gives."""
+    call = Call("all_reduce", "any", ranks, 64 * DTYPES[dtype].itemsize, dtype, "prod")
+    fused = filled(call, 0, 3).reshape(-1)
+    for rank in range(1, ranks):
+        other = filled(call, rank, 3).reshape(-1).tolist()
+        for i, (x, y) in enumerate(zip(fused.tolist(), other, strict=True)):
+            p, q, r, s = (Fraction(each) for each in (x.real, x.imag, y.real, y.imag))
+            real, imag = (p * r - Fraction(float(part(q * s))), p * s + Fraction(float(part(q * r))))
+            fused[i] = complex(part(real), part(imag))
+    right = oracle.expected(call, 0, 3, 0)
+    assert right is not None
+    wrong = oracle.wrong_elements(fused, right)
+    assert 16 < wrong.size <= 32 and np.all(wrong % 2 == 1)
 
 
 @examples(150)
