@@ -87,6 +87,6 @@ def command() -> None:
     are counted. A forbidden outcome, or an outcome that the search does not reach, is a violation. An allowed outcome
     that never happens is no violation, because caches of one machine are coherent.
 
-    Exit codes: 0 all tests end as expected, 1 a test does not, 2 bad input, 3 a budget ran out first, no execution of a
-    test ends, --witness finds none, or --backend skips a test.
+    Exit codes: 0 all tests end as expected, 1 a test does not, 2 bad input, 3 a budget ran out first, no execution
+    ends of a test with forbidden outcomes, --witness finds none, or --backend skips a test.
     """
