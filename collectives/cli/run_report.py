@@ -65,6 +65,7 @@ class RunReport(LiveReport):
         self._verbose = verbose
         self._seen: list[dict[int, MeasuredRank]] = [{} for _ in self._cases]
         self._rows: list[SweepRow] = []
+        self._concluded = False
         self._layout: Layout | None = None  # of the ring, from the first message on
         columns = COLUMNS + (PACED_COLUMNS if setup.pace is not None else ())
         self._table = RowsByCollective(self._out, Columns(columns, "variant", VARIANT_WIDTH, self._out.width))
@@ -133,11 +134,14 @@ class RunReport(LiveReport):
         counts += [f"{missing} not finished"] if missing else []
         counts += [f"{self.wrong} wrong" if self._sweep.check else "not checked", f"{seconds:.1f} s"]
         bad = self.wrong or missing
+        first, self._concluded = not self._concluded, True  # again where the JSON fails, or a rank after its last row
         try:
-            self._print("#")
-            if self._setup.pace is not None and (advice := lateness(self._setup.pace, self._rows)):
-                self._tell("pace", advice, "yellow")
-            self._print(f"# {', '.join(counts)}", "bold red" if bad else "green" if self._sweep.check else "yellow")
+            if first:
+                self._print("#")
+                if self._setup.pace is not None and (advice := lateness(self._setup.pace, self._rows)):
+                    self._tell("pace", advice, "yellow")
+                style = "bold red" if bad else "green" if self._sweep.check else "yellow"
+                self._print(f"# {', '.join(counts)}", style)
         finally:  # also where stdout is what failed
             if self._json_file is not None:
                 write_json(self._json_file, self._document(seconds, error))

@@ -343,6 +343,8 @@ def test_json_into_a_pipe(tmp_path: Path) -> None:
     finally:
         os.close(reader)
     assert (tmp_path / "pipe").is_fifo()
+    full = run("barrier", "--json", "/dev/full", code=2)  # which is noticed after the last row
+    assert (full.stdout.count("1 result"), full.stderr.count("No space left")) == (1, 1)
     assert "cannot be written: No such device" in run("barrier", "--json", str(tmp_path / "pipe"), code=2).stderr
 
 
