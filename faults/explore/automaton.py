@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+import sys
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import GeneratorType
 from typing import Any, TypeAlias
@@ -95,6 +97,7 @@ class RankThread:
         return led
 
     def _led(self, history: tuple[int, ...], before: Step | None) -> tuple[_Node, Hashable]:
+        generator: Any = None
         try:
             with foreign():
                 generator = begun(self._function, self.rank, self._ranks)
@@ -110,7 +113,11 @@ class RankThread:
             raise
         except Exception as error:
             return _Node(history, Step(Do.FAIL), failure=said(error)), ("failed", said(error))
-        return _Node(history, self._step(operation)), self._comparable(lambda: key(generator))
+        else:
+            return _Node(history, self._step(operation)), self._comparable(lambda: key(generator))
+        finally:
+            with _unheard():
+                generator = None
 
     def _comparable(self, make: Callable[[], Hashable]) -> Hashable:
         try:
@@ -124,6 +131,16 @@ class RankThread:
 
     def _who(self) -> str:
         return f"{self._function.__name__}, rank {self.rank}"
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Drop what a generator raises as it goes: it stands midway, and Python would print that it goes on or fails."""
+    hook, sys.unraisablehook = sys.unraisablehook, lambda raised: None
+    try:
+        yield
+    finally:
+        sys.unraisablehook = hook
 
 
 def begun(function: RankFunction, rank: int, ranks: int) -> GeneratorType[Any, Any, Any]:

@@ -233,6 +233,23 @@ def test_a_wait_that_nobody_answers_is_a_deadlock() -> None:
     assert found.finding.text == "rank 0 cannot go on, and nothing is under way"
 
 
+def test_a_rank_that_catches_everything_is_judged_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python ends a generator that stands midway by an exception at its yield, and prints that one catches it."""
+
+    @protocol("f")
+    def swallows(rank: int, ranks: int) -> Steps[None]:
+        while True:
+            try:  # noqa: SIM105
+                yield Wait("f", 1)
+            except BaseException:
+                pass
+
+    said: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+    assert kind_of(explored(swallows)) == FindingKind.DEADLOCK
+    assert not said
+
+
 def test_a_loop_that_only_an_eviction_ends_is_a_livelock() -> None:
     @protocol("f")
     def spins(rank: int, ranks: int) -> Steps[None]:
