@@ -56,6 +56,11 @@ def _cells(row: Simulated) -> dict[str, object]:
     }
 
 
+def _bound(us: float) -> str:
+    """Give a bound two digits at least: the number that follows says how many times it is."""
+    return f"{us:.1f}" if us >= 1 else f"{us:.2g}"
+
+
 def _more(row: Simulated) -> Iterator[str]:
     if row.reason:
         yield f"{row.variant}: {row.reason}"
@@ -63,9 +68,9 @@ def _more(row: Simulated) -> Iterator[str]:
     busy = f" ({100 * row.busiest_engine_by_bytes:.0f} % by its bytes)" if row.busiest_engine else ""
     yield f"busiest: {names or 'nothing'}{busy}; {counted(row.instructions, 'instruction')}"
     if row.bound_us is not None and row.started_bound_us is not None:
-        yield f"lower bound: {row.bound_us:.1f} us by {row.bound_by}; {row.time_us / row.bound_us:.2f} times that"
+        yield f"lower bound: {_bound(row.bound_us)} us by {row.bound_by}; {row.time_us / row.bound_us:.2f} times that"
         ratio = row.time_us / row.started_bound_us
         yield (
             f"with what no plan hides, launch, a write's start, a doorbell and a read's start: "
-            f"{row.started_bound_us:.1f} us; {ratio:.2f} times that"
+            f"{_bound(row.started_bound_us)} us; {ratio:.2f} times that"
         )

@@ -1,6 +1,7 @@
 """`cxlemu simulate`: every collective on the modelled fabric, its bytes, its table, its files, and traces."""
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,9 @@ def test_the_table_and_json_say_the_same() -> None:
     lines = result.output.splitlines()
     assert "# ranks    3 ranks on 3 hosts (1+1+1)" in lines
     rows = [line.split() for line in lines if line.startswith(" ")]
+    small, tiny = with_json("simulate", "all_reduce", "-n", "3", "-b", "64", "-v")
+    ((bound, times),) = re.findall(r"lower bound: (\S+) us by \w+; (\S+) times that", small.output)
+    assert float(bound) * float(times) == pytest.approx(tiny["rows"][0]["time_us"], rel=0.05)
     assert document["config"]["hosts"]["memory"]["latency_ns"] == {"value": 214, "source": "CCCL, local DRAM load"}
     assert [row[0] for row in rows] == [str(row["size_bytes"]) for row in document["rows"]] == ["1048576", "4194304"]
     assert [row[5] for row in rows] == [f"{row['time_us']:.1f}" for row in document["rows"]]
