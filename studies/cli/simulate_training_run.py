@@ -178,7 +178,7 @@ def _header(step: TrainingStep, topology: Topology, recompute: str, microbatch: 
     batch = f"{counted(model.batch_sequences, 'sequence')} of {counted(model.sequence, 'token')}"
     sequences = f"{batch}, {step.microbatches} x {microbatch} a rank"
     room = machine.accelerator.memory_bytes
-    fits = "" if step.memory_bytes <= room else ": does not fit"
+    fits = "" if _fits(step) else ": does not fit"
     return [
         f"cxlemu       {__version__}: modelled figures, the same on every machine",
         f"model        {model.name}, {model.parameters / 1e9:.4g} billion parameters; {sequences}",
@@ -188,6 +188,10 @@ def _header(step: TrainingStep, topology: Topology, recompute: str, microbatch: 
         f"memory       {format_bytes(step.memory_bytes)} of {format_bytes(room)} on the fullest{fits}",
         f"figures      {kinds_of(model.provenance, machine.accelerator.provenance, topology.provenance)}",
     ]
+
+
+def _fits(step: TrainingStep) -> bool:
+    return step.memory_bytes <= step.machine.accelerator.memory_bytes
 
 
 def _experts(step: TrainingStep) -> list[str]:
@@ -226,7 +230,8 @@ def _footer(steps: list[TrainingStep], *, failing: bool) -> list[str]:
     for step in steps:
         rate = step.tokens / (step.time_ns / 1e9)
         name = step.machine.between.name
-        lines.append(f"{name}: {rate:,.0f} tokens/s, {100 * step.utilization:.1f}% of the peak in model FLOPs")
+        fits = "" if _fits(step) else ", if its memory sufficed"
+        lines.append(f"{name}: {rate:,.0f} tokens/s, {100 * step.utilization:.1f}% of the peak in model FLOPs{fits}")
         for fabric in filter(None, (step.machine.between, step.machine.inside)):
             if plans := ", ".join(f"{collective} as {plan}" for collective, plan in fabric.chosen.items()):
                 lines.append(f"  plans on {fabric.name}: {plans}")
@@ -258,7 +263,7 @@ def _document(steps: list[TrainingStep], recompute: str, microbatch: int) -> dic
         "busiest_experts": first.load.busiest,
         "dropped_tokens": first.load.dropped,
         "memory_bytes": first.memory_bytes,
-        "memory_fits": first.memory_bytes <= first.machine.accelerator.memory_bytes,
+        "memory_fits": _fits(first),
         "steps": [
             {
                 "fabric": step.machine.between.name,

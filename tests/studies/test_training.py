@@ -504,6 +504,12 @@ def test_thousands_of_accelerators_are_a_matter_of_seconds() -> None:
     assert "plans on clusters-cxl: all_gather as ring" in done.output
 
 
+def test_the_rate_of_a_model_that_does_not_fit_says_so() -> None:
+    done, document = with_json("simulate", "training", "-n", "1", "--batch", "1", code=0)
+    assert "on the fullest: does not fit\n" in done.output and not document["memory_fits"]
+    assert "of the peak in model FLOPs, if its memory sufficed\n" in done.output
+
+
 def test_collectives_are_simulated_as_before() -> None:
     assert cxlemu("simulate", "broadcast", "-b", "1M").exit_code == 0
     done = cxlemu("simulate", "trainings")
