@@ -23,6 +23,7 @@ STYLES = {
     "hand": ("black", "v"),
     "nccl": ("black", "s"),
 }
+OURS = ("handle", "pool", "device", "hand", "nccl", "process")  # beside peers and plain calls, in drawing order
 LABELS = {
     "handle": "cxlemu, persistent",
     "pool": "the same, arrays in the pool",
@@ -61,38 +62,38 @@ def draw(rows: Sequence[RatioRow], *, title: str) -> Any:
 
 
 def _bounds_us(rows: Sequence[RatioRow]) -> tuple[float, float]:
-    times = [time for row in rows for time in (row.ours_us, row.limit_us, *row.peers_us.values()) if time > 0]
+    times = [time for row in rows for time in (row.limit_us, *_times(row).values())]
     return min(times) / 2, max(times) * 2
 
 
-def _panel(panel: Any, name: str, rows: Sequence[RatioRow]) -> None:
+def _times(row: RatioRow) -> dict[str, float]:
+    """Return the times of a row by implementation, ours last; of a row that says nothing, none."""
+    if row.impossible:
+        return {}
+    ours = {lane: getattr(row, f"{lane}_us") for lane in OURS}
+    return row.peers_us | {lane: us for lane, us in ours.items() if us is not None} | {"cxlemu": row.ours_us}
+
+
+def _panel(panel: Any, title: str, rows: Sequence[RatioRow]) -> None:
     nbytes = [row.bytes for row in rows]
     limit = [row.limit_us for row in rows]
     panel.plot(nbytes, limit, color="0.4", linestyle="--", linewidth=1.2, label="this machine's limit")
     panel.fill_between(nbytes, limit, min(limit) / 100, color="0.93", linewidth=0)
-    for peer in dict.fromkeys(peer for row in rows for peer in row.peers_us):
-        points = [(row.bytes, row.peers_us[peer]) for row in rows if peer in row.peers_us]
-        _line(panel, peer, points)
-    _line(panel, "handle", [(row.bytes, row.handle_us) for row in rows if row.handle_us is not None])
-    _line(panel, "pool", [(row.bytes, row.pool_us) for row in rows if row.pool_us is not None])
-    for lane in ("device", "hand", "nccl"):
-        times = [(row.bytes, getattr(row, f"{lane}_us")) for row in rows]
-        _line(panel, lane, [point for point in times if point[1] is not None])
-    _line(panel, "process", [(row.bytes, row.process_us) for row in rows if row.process_us is not None])
-    _line(panel, "cxlemu", [(row.bytes, row.ours_us) for row in rows])
-    panel.set_title(name, fontsize=10)
+    times = [(row.bytes, _times(row)) for row in rows]
+    for name in dict.fromkeys(name for _, its in times for name in its):
+        _line(panel, name, [(size, its[name]) for size, its in times if name in its])
+    panel.set_title(title, fontsize=10)
     panel.set_yscale("log")
     sizes_axis(panel, nbytes)
 
 
 def _line(panel: Any, name: str, points: Sequence[tuple[int, float]]) -> None:
-    if points:
-        colour, marker = STYLES[name]
-        panel.plot(
-            *zip(*points, strict=True),
-            color=colour,
-            marker=marker,
-            markersize=3.5,
-            linewidth=1.8 if name == "cxlemu" else 1.2,
-            label=LABELS.get(name, name),
-        )
+    colour, marker = STYLES[name]
+    panel.plot(
+        *zip(*points, strict=True),
+        color=colour,
+        marker=marker,
+        markersize=3.5,
+        linewidth=1.8 if name == "cxlemu" else 1.2,
+        label=LABELS.get(name, name),
+    )

@@ -163,7 +163,7 @@ class BenchReport(LiveReport):
         if again:
             self._print(
                 f"# the machine was not quiet: of {counted(len(self.rows), 'row')}, {again} were measured again, and "
-                f"impossible times stayed in {impossible}, which the means leave out",
+                f"impossible times stayed in {impossible}, which means and plots leave out",
                 "yellow",
             )
         missing = f", {self._total - len(self.rows)} more not finished" if len(self.rows) < self._total else ""

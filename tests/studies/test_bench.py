@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -587,6 +588,19 @@ def test_a_plot_is_of_the_kind_that_its_suffix_says_and_the_same_twice(tmp_path:
             save(draw(rows, title="test"), "--plot", file)
         once, again = (file.read_bytes() for file in files)
         assert once.startswith(magic) and once == again
+
+
+def test_a_plot_has_no_impossible_time_and_all_others_within_its_axis() -> None:
+    from studies.cli.bench_plot import draw
+
+    taken = samples(cxlemu_call=[2.0], cxlemu_pool=[0.05], openmpi_call=[4.0], limit_moves=[0.1], limit_line=[0.1])
+    rows = [ratios.row(all_reduce(8), taken, False, {}, {}), replace(cell([0.4]), bytes=1024)]
+    panel = draw(rows, title="test").axes[0]
+    drawn = {line.get_label(): list(line.get_ydata()) for line in panel.get_lines()}
+    assert drawn.pop("this machine's limit") == [0.1, 1.0]
+    assert {name: len(times) for name, times in drawn.items()} == dict.fromkeys(drawn, 1)
+    assert panel.get_ylim()[0] < 0.05 and len(drawn) == 3
+    assert len(draw(rows[1:], title="test").axes[0].get_lines()) == 1
 
 
 @pytest.mark.deep
