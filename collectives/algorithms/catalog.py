@@ -324,6 +324,8 @@ def check(call: Call) -> None:
     if call.nbytes > BLOCK_BYTES_MAX:
         block, most = typed_bytes(call.nbytes), format_bytes(BLOCK_BYTES_MAX)
         raise ArgumentError(f"a block of {block} exceeds the limit of {most}")
-    if call.nbytes < 0 or call.nbytes % DTYPES[call.dtype].itemsize:
-        raise ArgumentError(f"{call.nbytes} bytes are not a whole number of {call.dtype} elements")
+    size = DTYPES[call.dtype].itemsize
+    if call.nbytes < 0 or call.nbytes % size:
+        what = f"{call.nbytes} bytes are not a whole number of {call.dtype} elements"
+        raise ArgumentError(f"{what}: give a multiple of {size}")
     check_counts(call)

@@ -52,6 +52,9 @@ def check(_ctx: click.Context, asked: TopologyCheckFlags) -> None:
             click.echo(f"{file}: ok, {_summary(topology)}")
             for line in _provenance(topology):
                 click.echo(f"  {line}")
+            joined = {end for link in topology.expanded.links for end in link.ends}
+            for name in (switch.name for switch in topology.switches if switch.name not in joined):
+                click.echo(f"  note: no link joins the switch {name}")
     write_json(asked.json_file, rows)
     if wrong:
         raise wrong[-1]

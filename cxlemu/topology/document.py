@@ -20,7 +20,8 @@ DEPTH_MAX = 16
 
 Key = tuple[str | int, ...]  # ("links", 1, "ends") is links[1].ends
 
-_PLAIN_NUMBER = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})(\.[0-9]*)?([eE][-+]?[0-9]{1,2})?")
+_DIGITS_MAX = 18
+_PLAIN_NUMBER = re.compile(rf"[-+]?(0|[1-9][0-9]{{0,{_DIGITS_MAX - 1}}})(\.[0-9]*)?([eE][-+]?[0-9]{{1,2}})?")
 
 
 class Document:
@@ -116,7 +117,8 @@ class Document:
         if kind not in {"str", "int", "float", "bool", "null"}:
             raise self._defect(node, f"{dotted(key)} {shown(node.value)} is not text or a number; quote it")
         if kind in {"int", "float"} and not _PLAIN_NUMBER.fullmatch(node.value):
-            raise self._defect(node, f"{dotted(key)} {node.value[:40]} is not a plain number; write 10 or 0.5")
+            what = f"is not a plain number of {_DIGITS_MAX} digits at most"
+            raise self._defect(node, f"{dotted(key)} {node.value[:40]} {what}; write 10 or 0.5")
         plain: str | int | float | bool | None = loader.construct_object(node)
         return plain
 

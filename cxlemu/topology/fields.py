@@ -91,7 +91,8 @@ def _defect(details: ErrorDetails) -> tuple[Key, str]:
         return key, str(cause)
     message = details["msg"]
     should = message[message.find("should") :].replace("tuple", "list").replace(" after validation", "")
-    return key, f"is {shown(details['input'])} but {should}"
+    hint = "; write 10 or 0.5" if details["type"] == "float_type" and isinstance(details["input"], str) else ""
+    return key, f"is {shown(details['input'])} but {should}{hint}"  # YAML reads 1e300 as text
 
 
 def _written(loc: Key) -> Key:

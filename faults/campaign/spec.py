@@ -126,7 +126,7 @@ class Spec(Model):
         self._check_taken(shapes, scripts)
         sweep = CaseSweep(shapes, seeds, [*declined], self._left_out(shapes, scripts), self._named_kinds())
         if not 0 < len(sweep) <= CASES_MAX:
-            raise ArgumentError(f"this campaign has {len(sweep)} cases: sweep over at least 1, at most {CASES_MAX}")
+            raise ArgumentError(f"this campaign has {len(sweep)} cases: change seeds or sizes to have 1 to {CASES_MAX}")
         return sweep
 
     def _named_kinds(self) -> tuple[str, ...]:
@@ -258,7 +258,7 @@ def _with_scripts(case: CampaignCase, scripts: list[Script], kinds: tuple[str, .
     fitting = {kind.name: [kind.places(part) for part in plan.parts] for kind in choosy}
     if not any(counts):
         raise ArgumentError(
-            f"{case.collective} {case.variant} of {case.nbytes} B does nothing, so nothing can fail: give a larger -b"
+            f"{case.collective} {case.variant} of {case.nbytes} B does nothing, so nothing can fail: give a larger size"
         )
     if case.launch == "lockstep":
         return CaseShape(case, [], tuple(kind for kind in kinds if kind == NATURE), counts, fitting)

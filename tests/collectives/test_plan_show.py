@@ -299,7 +299,7 @@ def test_a_wrong_file_is_told_in_one_sentence(tmp_path: Path) -> None:
     ({"dtype": "f128"}, "unknown dtype 'f128'"),
     ({"redop": "xor"}, "takes op sum, prod, min, max, avg, band, bor, bxor, not 'xor'"),
     ({"root": 77}, "root 77 is not one of the ranks 0..2"),
-    ({"nbytes": 1002}, "1002 bytes are not a whole number of f32 elements"),
+    ({"nbytes": 1002}, "1002 bytes are not a whole number of f32 elements: give a multiple of 4"),
     ({"nbytes": 1004}, "rank 0 has input of 1000 B, output of 1000 B; its call takes input of 1004 B, output of"),
     ({"in_place": True}, "its call takes input of 1000 B at 0 of output, output of 1000 B"),
     ({"collective": "all_gather", "redop": "none"}, "its call takes input of 1000 B, output of 3000 B"),

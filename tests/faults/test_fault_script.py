@@ -62,7 +62,10 @@ FAULT = "faults:\n  - {kind: %s, rank: 1, when: {instruction: 1}%s}"
     ("- 1", "script:1: a fault script is a mapping, lines of `key: value`"),
     ("sed: 1", "script:1: sed is not a known key; did you mean seed?"),
     ("seed: -1", "script:1: seed is -1 but should be greater than or equal to 0"),
-    ("seed: 1000000000000000000", "script:1: seed 1000000000000000000 is not a plain number; write 10 or 0.5"),
+    (
+        "seed: 1000000000000000000",
+        "script:1: seed 1000000000000000000 is not a plain number of 18 digits at most; write 10 or 0.5",
+    ),
     ("adversary:\n  evict: 2", "script:2: adversary.evict is 2 but should be less than or equal to 1"),
     ("faults: {}", "script:1: faults is {} but should be a valid list"),
     ("a: &a 1\nb: *a", "script:2: not plain YAML: aliases are not allowed"),
@@ -73,7 +76,10 @@ FAULT = "faults:\n  - {kind: %s, rank: 1, when: {instruction: 1}%s}"
         FAULT % ("stall", ", seconds: -1"),
         "script:2: faults[0].seconds is -1 but should be greater than or equal to 0.000000001",
     ),
-    (FAULT % ("stall", ", seconds: .inf"), "script:2: faults[0].seconds .inf is not a plain number; write 10 or 0.5"),
+    (
+        FAULT % ("stall", ", seconds: .inf"),
+        "script:2: faults[0].seconds .inf is not a plain number of 18 digits at most; write 10 or 0.5",
+    ),
     (
         FAULT % ("kill", ", card: 3"),
         "script:2: faults[0].card does not apply to kill, which takes nothing but a rank and when; leave it out",

@@ -5,6 +5,7 @@ runs the same where caches hide nothing.
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -290,6 +291,7 @@ def test_the_command_counts_in_shared_memory(tmp_path: Path) -> None:
     done = litmus(HANDOVER, LITMUS / "SB.yaml", LITMUS / "CRASH-torn.yaml", "--backend", "shm", "--rounds", 300, code=3)
     lines = done.output.splitlines()
     assert lines[0].startswith("# coherent shared memory, 2 ranks, ")
+    assert re.search(r"(mfence to invalidate, movnti|dsb sy, stnp); seed", " ".join(lines[:2]))
     assert lines[1].startswith("# all ranks on one machine: its caches are coherent")
     assert "300 rounds: always B.r == 1; never B.r == 0 (forbidden)" in lines[2]
     assert lines[-1].startswith("3 tests: 2 ran, 0 with forbidden outcomes, 1 skipped; ")

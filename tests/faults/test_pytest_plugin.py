@@ -321,6 +321,10 @@ def test_where(cxl_world):
     cxl_world.check_algorithm("{own}:mine", ranks=2, seeds=1, config="laptop")
     with __import__("pytest").raises(Exception, match="shipped topology"):
         cxl_world.check("all_gather", "naive", ranks=2, config="no-such-machine")
+    with __import__("pytest").raises(Exception, match="nothing can fail: give a larger size"):
+        cxl_world.check("all_gather", "naive", ranks=2, nbytes=0)
+    with __import__("pytest").raises(Exception, match="has 0 cases: change seeds or sizes to have 1 to"):
+        cxl_world.check("all_gather", "naive", ranks=2, seeds=0)
 """,
         failed=1,
         passed=2,

@@ -76,6 +76,7 @@ MALFORMED: list[tuple[str, str, str, int, str, str]] = [
     ("not a number", "s: 200", "s: .nan", 6, "hosts.memory.read_gbytes_per_s", "plain number"),
     ("infinite", "s: 200", "s: .inf", 6, "hosts.memory.read_gbytes_per_s", "plain number"),
     ("infinite by overflow", "s: 200", "s: 1.0e+999", 6, "hosts.memory.read_gbytes_per_s", "plain number"),
+    ("without a point", "s: 200", "s: 1e300", 6, "hosts.memory.read_gbytes_per_s", "valid number; write 10 or 0.5"),
     ("no bandwidth", "s: 200", "s: 0", 6, "hosts.memory.read_gbytes_per_s", "greater than 0"),
     ("impossible total", "total_gbytes_per_s: 22.5", "total_gbytes_per_s: 60", 14, "cards.total_gbytes_per_s",
      "between the larger of read and write, 22.5, and their sum, 45"),

@@ -81,7 +81,7 @@ def test_a_right_crc_does_not_excuse_impossible_values(
     ({"cards": 1025}, "cards is 1025"),
     ({"hosts": 65537}, "hosts is 65537, but must be 0 to 65536"),
     ({"max_ranks": 65537}, "max_ranks is 65537"),
-    ({"card_bytes": data_offset(16)}, "card_bytes is 8192, but must be a multiple of 4096 from 12288"),
+    ({"card_bytes": data_offset(16)}, "card_bytes is 8192, but must be 12288 (room for 16 ranks) to "),
     ({"card_bytes": MIB + 64}, "card_bytes is 1048640"),
     ({"interleave_bytes": 128}, "interleave_bytes is 128, but must be a power of two from 256 to 16777216"),
     ({"interleave_bytes": 768}, "interleave_bytes is 768"),

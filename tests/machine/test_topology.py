@@ -113,7 +113,10 @@ def test_a_figure_without_provenance_is_named(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     shipped = shipped_configs()["laptop"].read_text()
     file.write_text(shipped.replace('{value: 214, source: "CCCL, local DRAM load"}', "214"))
+    spare = "  - {name: spare, level: 1, port_latency_ns: {value: 1, assumed: any}}"
+    file.write_text(file.read_text().replace("switches:\n", f"switches:\n{spare}\n"))
     result = cxlemu("topology", "check", str(file), code=0)
+    assert result.output.endswith("  note: no link joins the switch spare\n")
     assert "without source, fitted or assumed: hosts.memory.latency_ns\n" in result.output
     assert Topology.load(file).hosts == Topology.load("laptop").hosts
 
