@@ -71,9 +71,9 @@ class Geometry:
             if not least <= getattr(self, name) <= most:
                 return f"{name} is {getattr(self, name)}, but must be {least} to {most}"
         if not self.data_offset < self.card_bytes <= CARD_BYTES_MAX or self.card_bytes % PAGE_BYTES:
-            least = f"{self.data_offset + PAGE_BYTES} (room for {self.max_ranks} ranks)"
+            start = f"{self.data_offset + PAGE_BYTES} (room for {self.max_ranks} ranks)"
             return (
-                f"card_bytes is {self.card_bytes}, but must be {least} to {CARD_BYTES_MAX}, a multiple of {PAGE_BYTES}"
+                f"card_bytes is {self.card_bytes}, but must be {start} to {CARD_BYTES_MAX}, a multiple of {PAGE_BYTES}"
             )
         in_range = INTERLEAVE_BYTES_MIN <= self.interleave_bytes <= INTERLEAVE_BYTES_MAX
         if not in_range or self.interleave_bytes.bit_count() != 1:
