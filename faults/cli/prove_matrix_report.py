@@ -269,7 +269,7 @@ class MatrixReport:
         right = [judged for judged, _ in self._rows if judged.fate == Verdict.OK.value]
         rings = [judged.question.size.region_bytes for judged in right]
         sizes = " to ".join(dict.fromkeys(format_bytes(ring) for ring in (min(rings), max(rings)))) if rings else ""
-        calls = [Covered(judged.question.call, judged.question.size.text, judged.roots) for judged in right]
+        calls = [Covered(judged.question.call, judged.question.size_text, judged.roots) for judged in right]
         kinds = "dtype and op" if COLLECTIVES[self._matrix.recipe.collective].reduces else "dtype"
         combined = IN_TURNS.format(kinds) if self._matrix.in_turns else COMBINED
         combined += ", except for the calls above" if len(right) < len(self._rows) else ""

@@ -72,6 +72,11 @@ class Question:
         return size_bytes(self.call.collective, self.call.nbytes, self.call.ranks)
 
     @property
+    def size_text(self) -> str:
+        """The size in words, where it was asked for in bytes as it was rounded to whole elements."""
+        return self.size.text if self.size.total is None else format_bytes(self.size_bytes)
+
+    @property
     def hosts(self) -> Sequence[int] | None:
         """The host of each rank; None: each has its own."""
         return hosts_of(self.call.ranks, self.ranks_per_host) if self.ranks_per_host > 1 else None

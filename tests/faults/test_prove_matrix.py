@@ -110,6 +110,7 @@ def _matrix(spec: str, **narrowed: Any) -> Matrix:
 
 @with_rows(
     (("-n", "2", "-b", "24"), 16, "n = 2; 24 B; sum, avg, max, min, prod; f16, f64, i32, u8; out of place and in"),
+    (("-n", "2", "-b", "27", "-d", "f32"), 6, "n = 2; 24 B; sum, avg, max, min, prod; f32;"),
     (("-n", "2,5", "-b", "24", "-d", "f32"), 12, "n = 2, 5; 24 B; sum, avg, max, min, prod; f32; out of place"),
     (
         ("-n", "2-3", "-b", "8", "-e", "32", "-f", "4", "-o", "prod", "-d", "i8", "--in-place"),
