@@ -114,7 +114,7 @@ class CostModel:
     def tables(self) -> dict[str, Any]:
         """Build the arguments of C's `cost_model_take` (native/cost/tables.h), by name."""
         return {
-            "service_rates": self.service_rates(),
+            "service_rates": self.service_rates,
             "routes": self.routes,
             "route_of": self.route_of,
             "changes_ns": np.array([change.at_ns for change in self.changes], np.int64),
@@ -125,6 +125,7 @@ class CostModel:
             "multiprocessors": self.accelerator.multiprocessors if self.accelerator else 0,
         }
 
+    @cached_property
     def service_rates(self) -> Records:
         """Tell how fast each resource is: one row of SERVICE_RATE_DTYPE per resource."""
         rows = [(bytes_per_ms(resource.gbytes_per_s), *resource[3:]) for resource in self.resources]
