@@ -320,6 +320,13 @@ PLAIN: dict[str, PlainRule] = {
 }
 
 
+def candidates(collective: str) -> list[str]:
+    """List what the model may price for `auto`: one copy, doorbell lines, and what rules take in one or two chunks."""
+    plain = PLAIN.get(collective, PlainRule()).spec.name
+    names = dict.fromkeys((*(rule.variant for rule in TAKEN.get(collective, ())), plain))
+    return ["line", "naive", *(f"{name}-{chunks}" for name in names for chunks in (1, 2))]
+
+
 def lines_max(collective: str, asked: Asked) -> int:
     """How many doorbell lines a block may take at most, for `auto` to send it in them.
 

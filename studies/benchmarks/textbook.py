@@ -26,8 +26,8 @@ from collectives.builder.recipes import Recipe
 from collectives.contracts import COLLECTIVES, buffers
 from collectives.defaults import AUTO
 from collectives.sweep.sweep import Case, size_steps
-from collectives.sweep.virtual.plans import plan_of, planned
-from collectives.sweep.virtual.simulated import check_memory, model_of
+from collectives.sweep.virtual.plans import model_of, plan_of, planned
+from collectives.sweep.virtual.simulated import check_memory
 from cxlemu.cli.output import write_json
 from cxlemu.cli.vocabulary import RanksParam, option
 from cxlemu.engines.virtual import VirtualCall, simulate

@@ -9,8 +9,8 @@ from collectives.algorithms.hierarchical.levels import HIERARCHICAL
 from collectives.algorithms.nccl import RECIPES
 from collectives.defaults import AUTO
 from collectives.sweep.sweep import Sweep
-from collectives.sweep.virtual.plans import plan_of
-from collectives.sweep.virtual.simulated import model_of, simulate_case
+from collectives.sweep.virtual.plans import model_of, plan_of
+from collectives.sweep.virtual.simulated import simulate_case
 from cxlemu.cost import duration_ns
 from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.memory.protocol import LINE_BYTES

@@ -11,8 +11,7 @@ from collectives.algorithms.modelled import Copies
 from collectives.builder.batches import BATCH_RANKS, Batches, RankBatch
 from collectives.builder.slots import Chunk
 from collectives.sweep.sweep import Case
-from collectives.sweep.virtual.plans import planned
-from collectives.sweep.virtual.simulated import model_of
+from collectives.sweep.virtual.plans import model_of, planned
 from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Call, Layout, Op, Plan

@@ -7,8 +7,7 @@ from collectives.algorithms.choose import choose
 from collectives.algorithms.modelled import Copies
 from collectives.builder.crosswise import crosswise
 from collectives.sweep.sweep import Case
-from collectives.sweep.virtual.plans import planned
-from collectives.sweep.virtual.simulated import model_of
+from collectives.sweep.virtual.plans import model_of, planned
 from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Call, Layout, Op, Plan, rules

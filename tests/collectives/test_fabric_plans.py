@@ -10,12 +10,14 @@ from functools import cache
 
 import pytest
 
+from collectives.algorithms.catalog import variants
+from collectives.algorithms.modelled import candidates
 from collectives.builder.slots import place
 from collectives.contracts import COLLECTIVES
 from collectives.sweep.sweep import Case
 from collectives.sweep.virtual.bounds import MOVES, lower_bound
-from collectives.sweep.virtual.plans import planned
-from collectives.sweep.virtual.simulated import model_of
+from collectives.sweep.virtual.plans import model_of, planned
+from collectives.sweep.virtual.simulated import simulate_case
 from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.plan import Call, Layout
 from cxlemu.topology import Topology, shipped_configs
@@ -197,6 +199,41 @@ def test_auto_leaves_the_root_out_where_a_vector_is_worth_many_starts(ranks: int
     thousand = topology("thousand-hosts")
     call = Call("reduce", "auto", ranks, nbytes, "f32", "sum")
     assert planned(thousand, Case(call, in_place=False))[1].variant == variant
+
+
+UNEQUAL = """
+name: unequal
+hosts: {count: 5, memory: {latency_ns: 100, read_gbytes_per_s: 200, write_gbytes_per_s: 200}}
+cards: {count: 3, capacity_bytes: 64GiB, latency_ns: 200, read_gbytes_per_s: 30, write_gbytes_per_s: 20,
+        total_gbytes_per_s: 35}
+switches: [{name: a, port_latency_ns: 100}, {name: b, level: 2, port_latency_ns: 300}]
+links:
+  - {name: fast, ends: [host0-2, a], gbytes_per_s: 64, latency_ns: 20}
+  - {name: slow, ends: [host3-4, b], gbytes_per_s: 1, latency_ns: 20}
+  - {name: trunk, ends: [a, b], gbytes_per_s: 5, latency_ns: 50}
+  - {name: near, ends: [card0-1, a], gbytes_per_s: 32, latency_ns: 20}
+  - {name: far, ends: [card2, b], gbytes_per_s: 16, latency_ns: 20}
+spaces: [{name: pool, kind: cxl_pool, coherent: false, interleave_bytes: 4KiB}]
+emulation: {card_bytes: 8MiB}
+"""
+
+
+@pytest.mark.parametrize("name", ["nvlink-8xh800", "unequal"])
+@pytest.mark.parametrize("collective", MOVES)
+def test_auto_takes_no_plan_that_the_model_prices_much_slower_than_another(collective: str, name: str) -> None:
+    """Free starts, slow hosts behind a trunk and fast doorbells: rules took plans that are 2 to 13 times slower."""
+    machine = Topology.parse(UNEQUAL.encode(), "unequal.yaml") if name == "unequal" else topology(name)
+    ranks = machine.host_count * machine.hosts.ranks_per_host
+    op = "sum" if COLLECTIVES[collective].reduces else "none"
+
+    def time_us(variant: str, nbytes: int) -> float:
+        case = Case(Call(collective, variant, ranks, nbytes, "i32", op), in_place=False)
+        return simulate_case(machine, case)[0].time_us
+
+    for nbytes in (64, 512, 4096):
+        times = {each: time_us(each, nbytes) for each in variants(collective) if each != "zero_copy"}
+        times |= {each: time_us(each, nbytes) for each in candidates(collective)}
+        assert time_us("auto", nbytes) <= 1.15 * min(times.values()), (nbytes, times)
 
 
 def test_a_root_that_folds_nothing_reads_while_others_fold() -> None:

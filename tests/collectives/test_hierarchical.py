@@ -304,7 +304,7 @@ def test_auto_takes_what_is_faster_in_virtual_time(collective: str) -> None:
         assert (chosen.variant == "hierarchical") == (levels_us < flat_us), (nbytes, levels_us, flat_us)
         if chosen.variant == "hierarchical":
             assert "on clusters of 4: about" in chosen.reason
-            assert simulated(TWO_CLUSTERS, collective, nbytes, "auto") == levels_us
+            assert simulated(TWO_CLUSTERS, collective, nbytes, "auto") <= levels_us
 
 
 def test_auto_knows_that_many_small_copies_wait() -> None:

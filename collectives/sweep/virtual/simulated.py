@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from collectives import sizes
 from collectives.algorithms.choose import Choice
@@ -11,10 +10,9 @@ from collectives.sweep.sweep import Case
 from collectives.sweep.virtual.bounds import lower_bound
 from collectives.sweep.virtual.checked import check_size, execute
 from collectives.sweep.virtual.in_switch import in_switch_ns
-from collectives.sweep.virtual.plans import model_cards, spoken
+from collectives.sweep.virtual.plans import model_cards, model_of, spoken
 from collectives.sweep.virtual.split import SPLIT, check_split, divisor, split_calls
 from cxlemu import _virtual
-from cxlemu.cost import CostModel
 from cxlemu.engines.virtual import Use, VirtualCall, VirtualRun, simulate
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Plan, RankPart
@@ -135,11 +133,6 @@ def simulate_case(
         rounds=sum(its.rounds for its in dict.fromkeys(call.plan for call in program)),
     )
     return row, run
-
-
-@lru_cache(8)  # a sweep asks for the same ones again and again, and large fabrics have many routes
-def model_of(topology: Topology, ranks: int, failures: tuple[Failure, ...] = ()) -> CostModel:
-    return CostModel.of(topology, ranks, failures)
 
 
 def _used(run: VirtualRun, kind: str) -> tuple[str, float, float]:
