@@ -1,7 +1,7 @@
 """The parts of a topology that are drawn, in text or as a picture: its own switches and links, and each fabric."""
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 from cxlemu.topology import Link, Switch, Topology
@@ -48,11 +48,13 @@ class TopologyPart(NamedTuple):
             yield f"{which} {figures(kind.link)}"
 
     def levels(self) -> list[list[Switch]]:
-        """Return the switches of each level; those that hosts are linked to come first."""
+        """Return the switches of each level, the hosts' first; all in one row where links would pass over a level."""
         by_level: dict[int, list[Switch]] = {}
         for switch in self.switches:
             by_level.setdefault(switch.level, []).append(switch)
-        return [switches for _, switches in sorted(by_level.items())]
+        levels = [switches for _, switches in sorted(by_level.items())]
+        passing = self.fabric is None and any(high - low > 1 for low, high in map(sorted, self._rows_of(levels)))
+        return [list(chain(*levels))] if passing else levels
 
     def ends_of(self, switch: Switch) -> list[EqualEnds]:
         """Return the hosts and cards that are linked to a switch."""
@@ -60,12 +62,19 @@ class TopologyPart(NamedTuple):
 
     def labels(self) -> dict[int, list[str]]:
         """Return the figures of links by the row that they leave: 0 for hosts, then a row for each level."""
-        row_of = {switch.name: row for row, level in enumerate(self.levels(), 1) for switch in level}
+        levels = self.levels()
+        joins = len(levels) < len({switch.level for switch in self.switches})  # then a row does not tell which switch
         labels: dict[int, list[str]] = {}
-        for link in self.links:
-            row = min(row_of.get(end, len(row_of) + 1 if end.startswith("card") else 0) for end in link.ends)
-            labels.setdefault(row, []).append(f"{link.name}: {figures(link)}")
+        for link, rows in zip(self.links, self._rows_of(levels), strict=True):
+            ends = f"{' - '.join(link.ends)}, " * joins
+            labels.setdefault(min(rows), []).append(f"{link.name}: {ends}{figures(link)}")
         return labels
+
+    def _rows_of(self, levels: Sequence[Sequence[Switch]]) -> Iterator[list[int]]:
+        """Yield the rows of each link's two ends: 0 for hosts, then a row for each level, and the last for cards."""
+        row_of = {switch.name: row for row, level in enumerate(levels, 1) for switch in level}
+        for link in self.links:
+            yield [row_of.get(end, len(levels) + 1 if end.startswith("card") else 0) for end in link.ends]
 
 
 def parts(topology: Topology) -> Iterator[TopologyPart]:

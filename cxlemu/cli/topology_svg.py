@@ -65,7 +65,9 @@ class Panel:
     def trunks(self, part: TopologyPart, places: Mapping[str, Place]) -> None:
         for one, other in (link.ends for link in part.links):
             if one in places and other in places:
-                self.line(places[one], places[other])
+                (x, y), (x2, y2) = places[one], places[other]
+                beside = y == y2 and part.fabric is None  # others may stand between them
+                self.line((x, y), (x2, y2), bow=0.15 if beside else 0.0)
 
 
 def topology_svg(topology: Topology) -> str:

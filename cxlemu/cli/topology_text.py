@@ -183,6 +183,9 @@ def _bar(above: Sequence[int], below: Sequence[int], labels: Sequence[str], widt
     )
     fewer = min(above, below, key=len)
     stems = "".join("│" if column in fewer else " " for column in range(fewer[-1] + 1))
-    side = [(f"{stems}  {label}" if len(stems) + 2 + len(label) <= width else stems) for label in labels or [""]]
+    side = [
+        next((line for told in (label, label.partition(",")[0]) if len(line := f"{stems}  {told}") <= width), stems)
+        for label in labels or [""]
+    ]
     joined = [" " * first + bar] if bar else []
     return [*side, *joined] if fewer is above else [*joined, *side]

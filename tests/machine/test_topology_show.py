@@ -240,6 +240,40 @@ def test_links_of_some_hosts_and_cards_are_labelled_where_they_join(tmp_path: Pa
     assert re.findall(r"(fast|slow|near|far): ", below)[:2] == ["far", "near"]
 
 
+TWO_LEVELS = """
+  - {name: fast, ends: [host0-1, leaf], gbytes_per_s: 64, latency_ns: 20}
+  - {name: slow, ends: [host2, top], gbytes_per_s: 1, latency_ns: 20}
+  - {name: trunk, ends: [leaf, top], gbytes_per_s: 5, latency_ns: 50}
+  - {name: long, ends: [leaf, roof], gbytes_per_s: 5, latency_ns: 50}
+  - {name: near, ends: [card0-1, leaf], gbytes_per_s: 32, latency_ns: 20}
+  - {name: far, ends: [card2, top], gbytes_per_s: 16, latency_ns: 20}
+"""
+
+
+def test_no_link_of_hosts_and_cards_at_both_levels_runs_over_a_switch(tmp_path: Path) -> None:
+    """Drawn below each other, one switch lay on the links of another; the text hung all hosts on the first."""
+    above = "".join(
+        f", {{name: {name}, level: {level}, port_latency_ns: 300}}" for name, level in (("top", 2), ("roof", 3))
+    )
+    (tmp_path / "t.yaml").write_text(
+        RANGES.replace("port_latency_ns: 100}", "port_latency_ns: 100}" + above) + TWO_LEVELS
+    )
+    picture = ElementTree.fromstring(topology_svg(Topology.load(str(tmp_path / "t.yaml"))))
+    middles = {
+        box[0].text: (float(box.get("x", "nan")) + float(box.get("width", "nan")) / 2, float(box.get("y", "nan")) + 17)
+        for box in picture.iter(f"{SVG}rect")
+        if len(box)
+    }
+    links = [[float(n) for n in re.findall(r"[\d.]+", path.get("d", ""))] for path in picture.iter(f"{SVG}path")]
+    ends = {tuple(sorted((middles[one], middles[other]))) for one, other in (("card1", "leaf"), ("host2", "top"))}
+    assert ends <= {tuple(sorted(((x, y), (x2, y2)))) for x, y, _, _, x2, y2 in links}
+    for x, y, bend_x, bend_y, x2, y2 in links:
+        at = (0.25 * x + 0.5 * bend_x + 0.25 * x2, 0.25 * y + 0.5 * bend_y + 0.25 * y2)
+        assert all(abs(at[0] - place[0]) > 46 or abs(at[1] - place[1]) > 17 for place in middles.values())
+    assert "│ leaf │ │ top │ │ roof │" in (said := show(str(tmp_path / "t.yaml")).output)
+    assert re.findall(r"(?:slow|near): .*", said) == ["slow: host2 - top", "near: card0-1 - leaf"]  # all that has room
+
+
 def test_the_picture_goes_to_a_file_and_text_is_escaped(tmp_path: Path) -> None:
     text = machine_text(LEAF_SPINE).replace("name: hierarchy", 'name: hierarchy\ndescription: "a <b> & c"')
     (tmp_path / "t.yaml").write_text(text)
