@@ -29,6 +29,7 @@ from faults.mutate.cases import loops_of
 from tests.helpers.by_hand import FENCE, signal, wait
 from tests.helpers.commands import cxlemu, with_json
 from tests.helpers.fabric_helpers import plan, read, write
+from tests.helpers.hierarchy_helpers import LEAF_SPINE, machine
 from tests.helpers.tables import with_rows
 
 TITAN = Topology.load("titan2-6xcz120")
@@ -130,6 +131,12 @@ def test_the_same_command_prints_the_same_bytes(tmp_path: Path) -> None:
         return result.output, files[0].read_bytes(), files[1].read_bytes()
 
     assert run(1) == run(2)
+
+
+def test_bytes_that_meet_no_link_have_no_speed() -> None:
+    """One rank whose copies are free takes no time: a terabyte a second was the rounding's."""
+    row, _ = simulate_case(machine(LEAF_SPINE, 1), case_of("all_gather", ranks=1))
+    assert (row.algbw_gbytes_per_s, row.busbw_gbytes_per_s, row.busiest_link) == (0, 0, "")
 
 
 def test_the_table_and_json_say_the_same() -> None:

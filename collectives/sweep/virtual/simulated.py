@@ -95,7 +95,7 @@ def simulate_case(
     run = simulate(model, program, log=bool(log_max) or check)
     wrong, first_wrong = execute(case, plan, run, seed) if check else (None, None)
     time_ns = max(run.time_ns, 1) / calls
-    algbw = sizes.algbw_gbytes_per_s(case.size_bytes, time_ns)
+    algbw = sizes.algbw_gbytes_per_s(case.size_bytes, time_ns) if run.time_ns else 0.0  # no byte met a link
     used = {kind: _used(run, kind) for kind in ("card", "link", "engine")}
     bound = lower_bound(topology, plan.call, where) if split is None else None
     folded_ns = None if failures else in_switch_ns(topology, plan.call, case.size_bytes)
