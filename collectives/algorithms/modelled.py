@@ -33,7 +33,8 @@ HALVED_STARTS = 1 << 14  # of a vector on all ranks, above which direct reads, i
 class Copies:
     """What copies of one rank to and from a modelled memory cost."""
 
-    start_bytes: float  # as many as move in the time that starting a copy, and saying that it is there, takes
+    # as many as move while a copy starts and its end is said; where both are free, while a byte is on its way to a card
+    start_bytes: float
     crowding: float  # what all ranks copy at once, by what the cards carry; above 1 a copy takes as much longer
 
     @property
@@ -50,7 +51,7 @@ class Copies:
         rates += [rate for rate in (costs.to_pool_gbytes_per_s, costs.from_pool_gbytes_per_s) if rate is not None]
         total = topology.carried_gbytes_per_s(cards)
         rate = min(rates, default=total)
-        start_ns = (costs.copy_ns or 0) + (costs.doorbell_ring_ns or 0)
+        start_ns = (costs.copy_ns or 0) + (costs.doorbell_ring_ns or 0) or (route.latency_ns if route else 0)
         return cls(start_ns * rate, ranks * rate / total)
 
     def chunks(self, nbytes: float, in_turn: float, most: int = ALL.chunks) -> int:

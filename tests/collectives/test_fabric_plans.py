@@ -236,6 +236,14 @@ def test_auto_takes_no_plan_that_the_model_prices_much_slower_than_another(colle
         assert time_us("auto", nbytes) <= 1.15 * min(times.values()), (nbytes, times)
 
 
+def test_where_copies_start_at_once_a_chunk_has_to_be_worth_the_way_to_a_card() -> None:
+    """Of more ranks than are priced: 64 B in eight chunks took nine times as long as in one copy."""
+    text = UNEQUAL.replace("count: 5", "count: 24").replace("host0-2", "host0-11").replace("host3-4", "host12-23")
+    machine = Topology.parse(text.encode(), "unequal.yaml")
+    case = Case(Call("all_reduce", "auto", 24, 64, "i32", "sum"), in_place=False)
+    assert planned(machine, case)[1].variant == "two_shot_crosswise-1"
+
+
 def test_a_root_that_folds_nothing_reads_while_others_fold() -> None:
     """A root that folds a slice, too, takes twice its bound, as it reads nearly two vectors."""
     time_ns, bound_ns = time_and_bound("thousand-hosts", "reduce", 8, 64 << 20)
