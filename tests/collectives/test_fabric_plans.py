@@ -10,7 +10,7 @@ from functools import cache
 
 import pytest
 
-from collectives.algorithms.catalog import variants
+from collectives.algorithms.catalog import recipe, variants
 from collectives.algorithms.modelled import candidates
 from collectives.builder.slots import place
 from collectives.contracts import COLLECTIVES
@@ -19,7 +19,7 @@ from collectives.sweep.virtual.bounds import MOVES, lower_bound
 from collectives.sweep.virtual.plans import model_of, planned
 from collectives.sweep.virtual.simulated import simulate_case
 from cxlemu.engines.virtual import VirtualCall, simulate
-from cxlemu.plan import Call, Layout
+from cxlemu.plan import RANK_ORDER, Call, Layout
 from cxlemu.topology import Topology, shipped_configs
 from tests.helpers.tables import with_rows
 
@@ -234,6 +234,13 @@ def test_auto_takes_no_plan_that_the_model_prices_much_slower_than_another(colle
         times = {each: time_us(each, nbytes) for each in variants(collective) if each != "zero_copy"}
         times |= {each: time_us(each, nbytes) for each in candidates(collective)}
         assert time_us("auto", nbytes) <= 1.15 * min(times.values()), (nbytes, times)
+
+
+def test_floats_take_no_other_order_because_it_is_cheaper() -> None:
+    machine = Topology.parse(UNEQUAL.encode(), "unequal.yaml")
+    calls = [Call("all_reduce", "auto", 5, 512, dtype, "sum") for dtype in ("i32", "f32")]
+    taken = [recipe("all_reduce", planned(machine, Case(call, in_place=False))[1].variant) for call in calls]
+    assert (taken[0].name, taken[1].fold_order) == ("doubling-1", RANK_ORDER)
 
 
 def test_where_copies_start_at_once_a_chunk_has_to_be_worth_the_way_to_a_card() -> None:
