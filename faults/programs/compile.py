@@ -23,6 +23,7 @@ DEFAULTS = {"c": ("cc", "gcc", "clang"), "c++": ("c++", "g++", "clang++")}
 CHOSEN_BY = {"c": "CXLEMU_CC", "c++": "CXLEMU_CXX"}
 
 _OTHERS = {"address", "hwaddress", "leak", "memory"}  # sanitizers beside which a compiler takes no thread sanitizer
+_LISTS = ("-fsanitize-blacklist=", "-fsanitize-ignorelist=")  # of functions that clang is to leave as they are
 _RUNTIMES = ("-lcudart", "-lcudart_static", "-lamdhip64")  # native/device_runtime.c stands in for them
 _NO_LINK = ("-c", "-S", "-E", "-M", "-MM", "-fsyntax-only", "-r")
 
@@ -61,27 +62,32 @@ def compiler_arguments(language: str, words: Sequence[str], *, clang: bool) -> l
         raise ArgumentError(
             "cxlemu cc: no assembler reads what clang writes for -masm=intel: leave it out, or compile with gcc"
         )
-    left_out = ("-flto", "-fsanitize=thread")
+    left_out = ("-flto", "-fsanitize=thread", "-fno-sanitize=thread", "-fno-sanitize=all", *_LISTS)
     kept = [word for word in words if not word.startswith(left_out) and word not in _RUNTIMES]
     names = [word for word in kept if not word.startswith("-")]
     if not names and "-" not in kept:  # a question, such as --version
         return list(words)
     links = [] if any(word in _NO_LINK for word in kept) else ["-Xlinker", "--no-as-needed", "-Xlinker"]
     links += [str(library_path())] if links else []  # which may have a comma
-    return [*_compiles(clang), *kept, *links]
+    return [*_includes(), *kept, *_instruments(clang), *links]
 
 
-def _compiles(clang: bool) -> list[str]:
-    # gcc's flag reaches the compiler proper only: given to its driver, it would link the sanitizer's runtime.
-    flags = ["-fsanitize=thread", "-fno-sanitize-link-runtime"] if clang else ["-Wp,-fsanitize=thread"]
-    flags.append("-fno-plt")  # each load and store is a call
-    flags += ["-fno-builtin", "-DCXLEMU_PROGRAM", "-isystem", str(program.include_dir())]
+def _includes() -> list[str]:
+    flags = ["-DCXLEMU_PROGRAM", "-isystem", str(program.include_dir())]
     flags.append(f"-I{NATIVE / 'stand-ins'}")  # before a CUDA or HIP that is installed, and libstdc++'s configuration
     flags.append("-D_LIBCPP_DISABLE_EXTERN_TEMPLATE")  # a program has libc++'s templates itself, instrumented
-    flags += ["-include", str(NATIVE / "calls.h"), "-include", str(NATIVE / "announce.h")]
+    return [*flags, "-include", str(NATIVE / "calls.h"), "-include", str(NATIVE / "announce.h")]
+
+
+def _instruments(clang: bool) -> list[str]:
+    """The flags that must come last: a compiler takes the last of two that contradict, and -O2 switches vectors on."""
+    # gcc's flag reaches the compiler proper only: given to its driver, it would link the sanitizer's runtime.
+    flags = ["-fsanitize=thread", "-fno-sanitize-link-runtime"] if clang else ["-Wp,-fsanitize=thread"]
+    flags += ["-fno-plt", "-fno-builtin", "-fno-lto"]  # each load and store is a call
     flags.append("-gdwarf-4")  # addr2line misses inlined functions in clang's version 5, and mistakes a file in gcc's
-    if clang:
+    if clang:  # which announces no load or store of more than 16 bytes
         flags += ["-fno-integrated-as", "-mprefer-vector-width=128", "-fno-vectorize", "-fno-slp-vectorize"]
+        flags += ["-mllvm", "-enable-interleaved-mem-accesses=false"]  # where a pragma has a loop vectorized
         flags += ["-mllvm", "-tsan-instrument-read-before-write"]  # also the load of an increment
         flags += ["-Wno-unused-command-line-argument", "-Wno-builtin-macro-redefined"]
     return flags

@@ -92,5 +92,18 @@ CXLEMU_CALL(int, __snprintf_chk, char *, __SIZE_TYPE__, int, __SIZE_TYPE__, cons
 #define __builtin___strncat_chk __cxlemu___strncat_chk
 #define __builtin___sprintf_chk __cxlemu___sprintf_chk
 #define __builtin___snprintf_chk __cxlemu___snprintf_chk
+/* A function that is exempt from a thread sanitizer is not exempt from ours. */
+#define no_sanitize_thread unused
+#define __no_sanitize_thread__ unused
+#if !defined(__clang__)
+#define no_sanitize(...) unused
+#define __no_sanitize__(...) unused
+#else
+#define no_sanitize(...) annotate("") /* also as [[clang::...]] */
+#define __no_sanitize__(...) annotate("")
+#define disable_sanitizer_instrumentation unused
+#define vectorize_width(...) vectorize_width(1) /* of a loop's pragma: it announces no vector of more than 16 bytes */
+#define simdlen(...)
+#endif
 #endif
 #endif

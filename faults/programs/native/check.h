@@ -174,6 +174,7 @@ static inline bool line_alone(const check_line *line, int host) {
 }
 
 uint32_t line_add(check_line *line); /* returns the number of a new write, all zeros */
+bool line_is_full(check_line *line); /* whether a version has to go before another one can be noted */
 uint16_t line_dropped_since(check_line *line, uint32_t time); /* returns hosts, as bits */
 check_write *line_newest(check_line *line, int word, int not_of); /* not_of: a host to leave out, or -1 */
 /* The newest store to any of these bytes that is no later than `got`, which a copy of the line holds. */

@@ -127,6 +127,15 @@ static uint32_t first_settled(check_line *line) {
     return 0;
 }
 
+bool line_is_full(check_line *line) {
+    if (!line_write(line, WRITES)) return false;
+    for (uint32_t number = 1; number <= WRITES; number++) {
+        const check_write *w = line_write(line, number);
+        if (!w || (!is_newest(line, w) && !is_held(line, number))) return false;
+    }
+    return !first_settled(line);
+}
+
 /* Take the first of these: a free entry; one that no copy holds and that is nowhere the newest; from the second chunk on, one
  * that is settled; one of a new chunk; the oldest. */
 static uint32_t add_to_any(check_line *line) {

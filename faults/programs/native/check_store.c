@@ -76,9 +76,35 @@ static bool joins(const check_write *w, unsigned words, uint64_t bytes) {
     return write_bytes(&both, w->words | words, written(w) | bytes);
 }
 
+/* Whether no later version has any of a write's bytes but this one. */
+static bool is_newest_but(const check_line *line, const check_write *w, const check_write *but) {
+    EACH_WRITE(line, other)
+    if (other != w && other != but && other->time > w->time && written(other) & written(w)) return false;
+    return true;
+}
+
+/* Make one version of two that stand beside each other, of the stores in a row that this one goes on with, so that a full line
+ * has to forget none. */
+static void unite(const check_touch *t, check_copy *copy) {
+    for (uint32_t former = 1; former <= WRITES; former++)
+        for (uint32_t later = 1; later <= WRITES; later++) {
+            check_write *w = line_write(t->line, former), *to = line_write(t->line, later);
+            if (w->time >= to->time || w->state || to->state || !is_of_row(t, w) || !is_of_row(t, to) ||
+                written(w) & written(to) || !is_newest_but(t->line, w, to) || !joins(to, w->words, written(w)))
+                continue;
+            for (int word = 0; word < LINE_WORDS; word++) {
+                if (w->words & ~to->words & 1u << word) to->hash[word] = w->hash[word];
+                if (held(copy->cached, word) == former) copy->cached = with_held(copy->cached, word, later);
+            }
+            write_bytes(to, to->words | w->words, written(to) | written(w));
+            memset(w, 0, sizeof *w);
+            return;
+        }
+}
+
 /* Return the number of the write that a store belongs to: a device's, which was noted when it was asked for, or the thread's
  * last one, if the store goes on beside it at the same place of the program, else a new one. */
-static uint32_t write_number(const check_touch *t, const check_copy *copy, unsigned words, unsigned state) {
+static uint32_t write_number(const check_touch *t, check_copy *copy, unsigned words, unsigned state) {
     const uint32_t open = t->by_device ? copy_open_number(t->line, t->step->thread) : 0;
     if (open) return open;
     const bool goes_on = note_store(t);
@@ -90,6 +116,7 @@ static uint32_t write_number(const check_touch *t, const check_copy *copy, unsig
             !(written(w) & bytes_in(t, words)) && joins(w, words, bytes_in(t, words)))
             return number;
     }
+    if (goes_on && line_is_full(t->line)) unite(t, copy);
     return line_add(t->line);
 }
 

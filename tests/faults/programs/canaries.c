@@ -59,7 +59,66 @@ extern const canary __start_canaries[], __stop_canaries[];
 #define ASM(...) ({ __asm__ volatile(__VA_ARGS__); })
 #define LINE_OF(at) "r"(at) : "memory" /* in templates, {one syntax|the other} */
 
+/* What compilers make vectors of: plain loads and stores, in functions of their own. */
+typedef const int64_t *words;
+#define PLAIN __attribute__((noinline, used)) static int64_t
+PLAIN sums(words at) { return at[0] + at[1] + at[2] + at[3]; }
+PLAIN sums_all(words at) {
+    int64_t sum = 0;
+    for (int k = 0; k < 8; k++) sum += at[k];
+    return sum;
+}
+PLAIN compares(const uint8_t *at, const uint8_t *other) {
+    int64_t differ = 0;
+    for (int k = 0; k < SIZE; k++) differ |= at[k] ^ other[k];
+    return differ;
+}
+PLAIN adds(int64_t *restrict to, words from) {
+    for (int k = 0; k < 8; k++) to[k] = from[k] + k;
+    return 0;
+}
+PLAIN pairs(words at, int count) {
+    int64_t sum = 0;
+#if defined(__clang__)
+#pragma clang loop vectorize(enable)
+#endif
+    for (int k = 0; k < count; k++) sum += at[2 * k] ^ at[2 * k + 1];
+    return sum;
+}
+PLAIN wide(words at, int count) {
+    int64_t sum = 0;
+#if defined(__clang__)
+#pragma clang loop vectorize_width(4)
+#endif
+    for (int k = 0; k < count; k++) sum += at[k];
+    return sum;
+}
+PLAIN simd(words at, int count) {
+    int64_t sum = 0;
+#pragma omp simd simdlen(8) reduction(+ : sum)
+    for (int k = 0; k < count; k++) sum += at[k];
+    return sum;
+}
+__attribute__((no_sanitize("thread"))) PLAIN exempt(words at) { return *at; }
+__attribute__((__no_sanitize_thread__)) PLAIN exempt_too(words at) { return *at; }
+#if !defined(__clang__)
+__attribute__((optimize("O3,tree-vectorize"))) PLAIN optimized(words at) { return at[0] + at[1] + at[2] + at[3]; }
+#else
+__attribute__((optnone)) PLAIN optimized(words at) { return at[0] + at[1] + at[2] + at[3]; }
+#endif
+
 /* clang-format off */
+PUT(plain_adds, adds((int64_t *)to, (words)from))
+GET(plain_sums, kept += (uint64_t)sums((words)from))
+GET(plain_sums_all, kept += (uint64_t)sums_all((words)from))
+GET(plain_compares, kept += (uint64_t)compares(from, to))
+GET(plain_adds, adds((int64_t *)to, (words)from))
+GET(plain_pairs, kept += (uint64_t)pairs((words)from, 4))
+GET(plain_wide, kept += (uint64_t)wide((words)from, 8))
+GET(plain_simd, kept += (uint64_t)simd((words)from, 8))
+GET(plain_exempt, kept += (uint64_t)exempt((words)from))
+GET(plain_exempt_too, kept += (uint64_t)exempt_too((words)from))
+GET(plain_optimized, kept += (uint64_t)optimized((words)from))
 PUT(byte, *to = 1)
 PUT(word, *(uint64_t *)to = 1)
 PUT(struct, *(whole *)to = *(const whole *)from)
