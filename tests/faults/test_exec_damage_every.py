@@ -101,3 +101,12 @@ def test_what_cannot_be_searched_is_said(flags: str, words: str, code: int, says
     result = invoke("--pool", f"{POOL}=2M", *flags.split(), "--", *commands)
     assert result.exit_code == code, result.output
     assert says in " ".join(result.output.split())
+
+
+@with_rows("poison", "lose-card", "crash")
+def test_where_no_program_opens_a_pool_nothing_is_judged(tmp_path: Path, fault: str) -> None:
+    (tmp_path / "idle.c").write_text("int main(void) { return 0; }")
+    idle = str(build(tmp_path / "idle.c"))
+    result = invoke("--pool", f"{POOL}=2M", "--every", f"--{fault}", "every", "--", idle, "::", idle)
+    assert result.exit_code == 3, result.output
+    assert "no program touched a pool" in " ".join(result.output.split())

@@ -86,6 +86,8 @@ class CrashSearch(EverySearch[RunResult]):
             self.faults += 1
             self.leaves |= bool(crash.arrived)
             return
+        if not self.places:  # no program touched a pool
+            return
         steps = [k for k, event in enumerate(trace.events) if isinstance(event.actor, int)]
         first = next((k for k in steps if trace.events[k].stage == self._last), len(trace.events))
         behind = max((k for k in steps if k < first), default=0)

@@ -7,6 +7,7 @@ before the last stage, and from there moved to the front by its races.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 from faults.programs.area import POOLS
@@ -37,8 +38,8 @@ class DamageSearch(EverySearch[RunResult]):
             return
         lines = set().union(*(event.fetched | event.arrived for event in trace.events))
         damages = {(self._action, 0, pool, line * (self._action == POISON)) for pool, line in lines if pool < POOLS}
-        begins = min(event.number for event in trace.events if event.stage == self._last)
-        behind = next(k for k, event in enumerate(trace.events) if event.number >= begins)
-        for k in (behind,) if self._reduced else range(behind + 1):
+        begins = min((event.number for event in trace.events if event.stage == self._last), default=inf)
+        behind = next((k for k, event in enumerate(trace.events) if event.number >= begins), len(trace.events) - 1)
+        for k in range(behind if self._reduced else 0, behind + 1):
             for actor in sorted(damages):
                 self.places[k].add(actor)
