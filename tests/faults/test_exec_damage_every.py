@@ -103,7 +103,7 @@ def test_what_cannot_be_searched_is_said(flags: str, words: str, code: int, says
     assert says in " ".join(result.output.split())
 
 
-@with_rows("poison", "lose-card", "crash")
+@pytest.mark.parametrize("fault", ["poison", "lose-card", "crash"])
 def test_where_no_program_opens_a_pool_nothing_is_judged(tmp_path: Path, fault: str) -> None:
     (tmp_path / "idle.c").write_text("int main(void) { return 0; }")
     idle = str(build(tmp_path / "idle.c"))
