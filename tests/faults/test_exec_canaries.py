@@ -105,3 +105,9 @@ def test_functions_of_strings_return_what_they_return_outside_a_pool(mode: str) 
     result = ran(f"{built(mode, 'tokens.c')} /dev/dax0.0", RunChoice(None, 0))
     assert [one.code for one in result.exits] == [0]
     assert {KINDS[ProgramFinding.one(bytes(raw)).kind].name for raw in result.findings} == {"dirty-at-exit"}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_calls_that_succeed_leave_errno_as_it_is(mode: str) -> None:
+    result = ran(f"{built(mode, 'errors.c')} /dev/shm/errors", RunChoice(1, 1), pool="/dev/shm/errors=4M")
+    assert [(one.code, one.output) for one in result.exits] == [(0, "")]

@@ -361,6 +361,7 @@ void image_crash(int host, uint64_t *random) {
 }
 
 void image_mapped(int pool, int64_t first, int64_t last) {
+    KEEPS_ERRNO;
     char path[2 * PROGRAM_PATH];
     card_cache *c = &image_of(here.host, pool)->cache;
     area_path(path, sizeof path, "pool-%d", pool);

@@ -44,6 +44,7 @@ static bool plain_path(const char *path, char *plain, size_t size) {
 
 /* Return the pool that a path names, or -1. CXLEMU_PROGRAM_POOLS lists the pools' paths, separated by ':'. */
 static int pool_named(const char *path) {
+    KEEPS_ERRNO;
     const char *pools = getenv("CXLEMU_PROGRAM_POOLS");
     char plain[PROGRAM_PATH];
     if (!pools || !path || !plain_path(path, plain, sizeof plain)) return -1;
@@ -83,6 +84,7 @@ REAL(int, fstat, int, struct stat *)
 int pool_of_file(int file) {
     struct stat its, ours;
     char path[2 * PROGRAM_PATH];
+    KEEPS_ERRNO;
     const char *folder = getenv("CXLEMU_PROGRAM_RUN");
     if (!folder || real_fstat()(file, &its) != 0) return -1;
     for (int pool = 0; pool < (process_joined() ? here.area->options.pools : PROGRAM_POOLS); pool++) {
@@ -109,6 +111,7 @@ REAL(int, openat, int, const char *, int, ...)
 /* Note a file that a program may have meant to be a pool: where none is touched, the driver names it. */
 static void note_other(const char *path, int flags) {
     static int left = 8;
+    KEEPS_ERRNO;
     const char *run = getenv("CXLEMU_PROGRAM_RUN");
     char list[2 * PROGRAM_PATH], plain[PROGRAM_PATH + 1];
     if (!run || !path || (flags & O_ACCMODE) != O_RDWR || !plain_path(path, plain, PROGRAM_PATH)) return;

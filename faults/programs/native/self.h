@@ -2,8 +2,14 @@
 #ifndef CXLEMU_SELF_H
 #define CXLEMU_SELF_H
 
+#include <errno.h>
+
 #include "image.h"
 #include "turn.h"
+
+/* To the end of its block, what this library does leaves the program's errno as it is. */
+static inline void errno_back(const int *saved) { errno = *saved; }
+#define KEEPS_ERRNO __attribute__((cleanup(errno_back), unused)) const int saved_errno = errno
 
 enum {
     LATE_SIGNALS = 32,

@@ -53,6 +53,7 @@ void silent_stores(program_self *me, pool_lines lines) {
 
 /* Look for stores to those lines of a pool whose bytes lie in this file. */
 static void silent_stores_in(program_self *me, int pool, const char *path, bool coherent) {
+    KEEPS_ERRNO;
     const int file = open(path, O_RDONLY | O_CLOEXEC);
     for (off_t end = 0, at; file >= 0 && (at = lseek(file, end, SEEK_DATA)) >= 0;) {
         end = lseek(file, at, SEEK_HOLE);

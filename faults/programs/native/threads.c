@@ -102,10 +102,8 @@ WAITS(pthread_rwlock_wrlock, (pthread_rwlock_t * lock), (lock), pthread_rwlock_t
 REAL(int, sem_wait, sem_t *)
 PROGRAM_EXPORT int sem_wait(sem_t *semaphore) {
     if (!scheduled()) return real_sem_wait()(semaphore);
-    while (sem_trywait(semaphore) != 0) {
+    for (const int saved = errno; sem_trywait(semaphore) != 0; wait_on(), errno = saved)
         if (errno != EAGAIN) return -1;
-        wait_on();
-    }
     return 0;
 }
 
@@ -211,7 +209,7 @@ int program_lock_wait(pthread_mutex_t *lock, clockid_t clock, const struct times
 REAL(int, sem_timedwait, sem_t *, const struct timespec *)
 PROGRAM_EXPORT int sem_timedwait(sem_t *restrict semaphore, const struct timespec *restrict until) {
     if (!scheduled()) return real_sem_timedwait()(semaphore, until);
-    for (; sem_trywait(semaphore) != 0; wait_on()) {
+    for (const int saved = errno; sem_trywait(semaphore) != 0; wait_on(), errno = saved) {
         if (errno == EAGAIN && is_over(until)) errno = ETIMEDOUT;
         if (errno != EAGAIN) return -1;
     }

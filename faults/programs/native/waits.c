@@ -75,9 +75,11 @@ PROGRAM_EXPORT int sigtimedwait(const sigset_t *restrict set, siginfo_t *restric
                                 const struct timespec *restrict limit) {
     int number;
     if (!scheduled()) return real_sigtimedwait()(set, info, limit);
+    const int saved = errno;
     const uint64_t until = after(limit);
     do number = real_sigtimedwait()(set, info, &(struct timespec){0});
     while (number < 0 && errno == EAGAIN && looks_again(until, !limit));
+    if (number >= 0) errno = saved;
     return number;
 }
 REAL(int, sigwaitinfo, const sigset_t *, siginfo_t *)
@@ -110,6 +112,7 @@ PROGRAM_EXPORT int select(int count, fd_set *restrict read, fd_set *restrict wri
 }
 
 void prog_wait_readable(int file) {
+    KEEPS_ERRNO;
     struct stat its;
     struct pollfd one = {.fd = file, .events = POLLIN};
     if (!scheduled() || syscall(SYS_fstat, file, &its) != 0 || S_ISREG(its.st_mode) || S_ISDIR(its.st_mode)) return;
