@@ -48,24 +48,24 @@ def _says(area: Area, setting: ExecSetting, thread: PoolThread) -> str:
 
 
 def system_state(pid: int, tid: int) -> str:
-    """How the system has a thread: R, it could run; S or D, it waits in the kernel, D for a disk; empty: it is gone."""
+    """How the system has a thread: R, it could run; S, D or T, it waits in the kernel, D for a disk; empty: it is gone."""
     try:
         return Path(f"/proc/{pid}/task/{tid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return ""
 
 
-def sleeps(pid: int, tid: int) -> bool:
-    """Whether a thread waits in the kernel."""
-    return system_state(pid, tid) == "S"
+def at_rest(pid: int, tid: int) -> str:
+    """Say how a thread waits in the kernel; empty: it does not."""
+    return {"S": "sleeps in a system call", "T": "is stopped by a signal"}.get(system_state(pid, tid), "")
 
 
 def _parts(area: Area, setting: ExecSetting, thread: PoolThread) -> Iterator[str]:
     if thread.pid == 0 or (thread.state == STARTING and thread.tid == 0):
         yield "has not opened the pool"
         return
-    if thread.state in (OUTSIDE, RUNNING) and sleeps(thread.pid, thread.tid):
-        yield "sleeps in a system call"
+    if thread.state in (OUTSIDE, RUNNING) and (rest := at_rest(thread.pid, thread.tid)):
+        yield rest
     elif thread.state == OUTSIDE:
         yield "computes"
     last = area.last_step(thread)

@@ -26,7 +26,7 @@ from faults.programs.area import (
     library_path,
 )
 from faults.programs.commands import Command
-from faults.programs.doing import doing, sleeps, system_state
+from faults.programs.doing import at_rest, doing, system_state
 from faults.programs.result import ExecSetting, Exit, RunEnding, RunResult, crashed_host
 from faults.programs.servers import (
     NO_SERVER,
@@ -254,19 +254,19 @@ class RunProcesses:
             self._stands = stands
             if thread.pid == 0:
                 self._look_at_start(thread)
-            elif self._looks >= (SLEEPING_LOOKS if (asleep := self._sleeps(thread)) else COMPUTING_LOOKS):
-                self._without(thread, "sleeps in a system call" if asleep else "computes")
+            elif self._looks >= (SLEEPING_LOOKS if (rest := self._rest(thread)) else COMPUTING_LOOKS):
+                self._without(thread, rest or "computes")
             return
 
-    def _sleeps(self, thread: PoolThread) -> bool:
-        """Whether a thread sleeps, and not until one that waits for a processor lets go of the lock of turns."""
+    def _rest(self, thread: PoolThread) -> str:
+        """How a thread is at rest, and not until one that waits for a processor lets go of the lock of turns."""
         those = [system_state(its.pid, its.tid) for its in self._area.threads() if its.pid and its.state != OUTSIDE]
-        return sleeps(thread.pid, thread.tid) and "R" not in those and "D" not in those
+        return "" if "R" in those or "D" in those else at_rest(thread.pid, thread.tid)
 
     def _look_at_start(self, thread: PoolThread) -> None:
         """Let the others go on without a command that has not opened the pool, once its process sleeps."""
         process, _ = self._live.get(thread.command, (None, 0))
-        if process and self._looks >= STARTING_LOOKS and sleeps(process.pid, process.pid):
+        if process and self._looks >= STARTING_LOOKS and at_rest(process.pid, process.pid):
             self._without(thread, "has not opened the pool")
 
     def _without(self, thread: PoolThread, why: str) -> None:

@@ -14,7 +14,7 @@ from faults.programs.findings import KINDS, ProgramFinding
 from faults.programs.positions import located
 from faults.programs.result import RunChoice, RunResult
 from tests.helpers.compilers import use_compiler
-from tests.helpers.pool_programs import MODES, SOURCES, built, on_x86, ran
+from tests.helpers.pool_programs import MODES, SOURCES, built, kinds, on_x86, ran
 
 pytestmark = on_x86
 TEXT = range(64, 128)  # where the bytes lie that a canary accesses
@@ -111,3 +111,13 @@ def test_functions_of_strings_return_what_they_return_outside_a_pool(mode: str) 
 def test_calls_that_succeed_leave_errno_as_it_is(mode: str) -> None:
     result = ran(f"{built(mode, 'errors.c')} /dev/shm/errors", RunChoice(1, 1), pool="/dev/shm/errors=4M")
     assert [(one.code, one.output) for one in result.exits] == [(0, "")]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("how", ["opens", "calls", "moves", "stops"])
+def test_a_pool_is_followed_whichever_way_the_system_gives_it(mode: str, how: str) -> None:
+    its = f"{built(mode, 'system.c')} /dev/shm system-pool {how}"
+    result = ran(f"{its} write : {its} read", RunChoice(None, 0), pool="/dev/shm/system-pool=2M")
+    assert [one.code for one in result.exits] == [0, 0]
+    assert "not-flushed" in kinds(result)
+    assert any("is stopped by a signal" in note for note in result.notes) == (how == "stops")

@@ -11,6 +11,7 @@
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -142,6 +143,17 @@ PROGRAM_EXPORT void *mremap(void *at, size_t nbytes, size_t wanted, int flags, .
     if (found != MAP_FAILED && nbytes) forget(at, nbytes);
     return found == MAP_FAILED ? found : known_mapping(range.pool, range.offset, found, wanted, prot);
 }
+
+#if defined(__x86_64__)
+/* The same as system calls: see syscall() in threads.c. */
+long cxlemu_maps(long number, void *at, size_t nbytes, long third, long fourth, long fifth, long sixth);
+__attribute__((used, visibility("hidden"))) long cxlemu_maps(long number, void *at, size_t nbytes, long third,
+                                                             long fourth, long fifth, long sixth) {
+    if (number == SYS_munmap) return munmap(at, nbytes);
+    if (number == SYS_mremap) return (long)mremap(at, nbytes, (size_t)third, (int)fourth, (void *)fifth);
+    return (long)mmap(at, nbytes, (int)third, (int)fourth, (int)fifth, sixth);
+}
+#endif
 
 /* The kernel cannot lock pages that are closed to the program, and images need no lock. */
 REAL(int, mlock, const void *, size_t)

@@ -20,12 +20,23 @@ enum { DAX_MAJOR = 252 };
 
 /* --- paths ----------------------------------------------------------------------------------------------------------- */
 
-/* Make a path absolute and free of "." and "..", without following links. */
-static bool plain_path(const char *path, char *plain, size_t size) {
+/* Write the path of an open folder, or of the working folder. */
+static bool folder_path(int folder, char *path, size_t size) {
+    char link[64];
+    if (folder == AT_FDCWD) return getcwd(path, size);
+    snprintf(link, sizeof link, "/proc/self/fd/%d", folder);
+    const ssize_t length = readlink(link, path, size - 1);
+    if (length > 0) path[length] = 0;
+    return length > 0;
+}
+
+/* Make a path, which may begin at a folder, absolute and free of "." and "..", without following links. */
+static bool plain_path(int folder, const char *path, char *plain, size_t size) {
     char whole[2 * PROGRAM_PATH];
     size_t length = 0;
     if (path[0] == '/') snprintf(whole, sizeof whole, "%s", path);
-    else if (getcwd(whole, sizeof whole / 2)) snprintf(whole + strlen(whole), sizeof whole / 2, "/%s", path);
+    else if (folder_path(folder, whole, sizeof whole / 2))
+        snprintf(whole + strlen(whole), sizeof whole / 2, "/%s", path);
     else return false;
     plain[0] = 0;
     for (char *rest = whole, *part; (part = strsep(&rest, "/"));) {
@@ -43,11 +54,11 @@ static bool plain_path(const char *path, char *plain, size_t size) {
 }
 
 /* Return the pool that a path names, or -1. CXLEMU_PROGRAM_POOLS lists the pools' paths, separated by ':'. */
-static int pool_named(const char *path) {
+static int pool_in(int folder, const char *path) {
     KEEPS_ERRNO;
     const char *pools = getenv("CXLEMU_PROGRAM_POOLS");
     char plain[PROGRAM_PATH];
-    if (!pools || !path || !plain_path(path, plain, sizeof plain)) return -1;
+    if (!pools || !path || !*path || !plain_path(folder, path, plain, sizeof plain)) return -1;
     const size_t length = strlen(plain);
     for (int pool = 0; *pools; pool++) {
         const size_t its = strcspn(pools, ":");
@@ -57,26 +68,29 @@ static int pool_named(const char *path) {
     return -1;
 }
 
+static int pool_named(const char *path) { return pool_in(AT_FDCWD, path); }
+
 /* Return the run's own path for a pool or a device's directory in sysfs, in `room`; any other path is returned
  * unchanged. */
-static const char *redirected(const char *path, char *room, size_t size) {
+static const char *redirected(int folder, const char *path, char *room, size_t size) {
     static const char *const systems[] = {"/sys/bus/dax/devices/", "/sys/class/dax/", "/sys/dev/char/"};
-    const char *folder = getenv("CXLEMU_PROGRAM_RUN");
-    if (!folder || !path) return path;
-    const int pool = pool_named(path);
+    const char *run = getenv("CXLEMU_PROGRAM_RUN");
+    if (!run || !path) return path;
+    const int pool = pool_in(folder, path);
     if (pool >= 0) {
-        snprintf(room, size, "%s/file-%d", folder, pool);
+        snprintf(room, size, "%s/file-%d", run, pool);
         return room;
     }
     for (int k = 0; k < 3; k++) {
         if (strncmp(path, systems[k], strlen(systems[k])) != 0) continue;
-        snprintf(room, size, "%s/sys/%s", folder, path + strlen(systems[k]));
+        snprintf(room, size, "%s/sys/%s", run, path + strlen(systems[k]));
         return room;
     }
     return path;
 }
 
-#define REDIRECTED(path) redirected(path, (char[2 * PROGRAM_PATH]){0}, 2 * PROGRAM_PATH)
+#define REDIRECTED_IN(folder, path) redirected(folder, path, (char[2 * PROGRAM_PATH]){0}, 2 * PROGRAM_PATH)
+#define REDIRECTED(path) REDIRECTED_IN(AT_FDCWD, path)
 
 REAL(int, fstatat, int, const char *, struct stat *, int)
 REAL(int, fstat, int, struct stat *)
@@ -109,12 +123,12 @@ REAL(int, open, const char *, int, ...)
 REAL(int, openat, int, const char *, int, ...)
 
 /* Note a file that a program may have meant to be a pool: where none is touched, the driver names it. */
-static void note_other(const char *path, int flags) {
+static void note_other(int folder, const char *path, int flags) {
     static int left = 8;
     KEEPS_ERRNO;
     const char *run = getenv("CXLEMU_PROGRAM_RUN");
     char list[2 * PROGRAM_PATH], plain[PROGRAM_PATH + 1];
-    if (!run || !path || (flags & O_ACCMODE) != O_RDWR || !plain_path(path, plain, PROGRAM_PATH)) return;
+    if (!run || !path || (flags & O_ACCMODE) != O_RDWR || !plain_path(folder, path, plain, PROGRAM_PATH)) return;
     if (strncmp(plain, run, strlen(run)) == 0) return; /* our own */
     if (__atomic_fetch_sub(&left, 1, __ATOMIC_RELAXED) <= 0) return;
     snprintf(list, sizeof list, "%s/opened", run);
@@ -126,16 +140,16 @@ static void note_other(const char *path, int flags) {
 }
 
 static int opened(int folder, const char *path, int flags, mode_t mode) {
-    const int pool = pool_named(path);
+    const int pool = pool_in(folder, path);
     if (pool < 0) {
         const int file = real_openat()(folder, REDIRECTED(path), flags, mode);
-        if (file >= 0) note_other(path, flags);
+        if (file >= 0) note_other(folder, path, flags);
         return file;
     }
     if (!process_join()) return real_openat()(folder, path, flags, mode);
     const int of_no_effect = here.area->options.dax[pool] ? O_TRUNC : 0;
-    const int file = real_openat()(AT_FDCWD, REDIRECTED(path), flags & ~(O_DIRECT | O_SYNC | O_DSYNC | of_no_effect),
-                                   mode);
+    const int file = real_openat()(AT_FDCWD, REDIRECTED_IN(folder, path),
+                                   flags & ~(O_DIRECT | O_SYNC | O_DSYNC | of_no_effect), mode);
     if (file >= 0 || errno != ENOENT) return file;
     __atomic_fetch_or(&here.area->absent, UINT64_C(1) << pool, __ATOMIC_RELAXED);
     prog_yield(); /* another host may be about to make it */
@@ -227,13 +241,13 @@ PROGRAM_EXPORT int lstat(const char *restrict path, struct stat *restrict found)
     return as_device(real_fstatat()(AT_FDCWD, REDIRECTED(path), found, AT_SYMLINK_NOFOLLOW), pool_named(path), found);
 }
 PROGRAM_EXPORT int fstatat(int folder, const char *restrict path, struct stat *restrict found, int flags) {
-    return as_device(real_fstatat()(folder, REDIRECTED(path), found, flags), pool_named(path), found);
+    return as_device(real_fstatat()(folder, REDIRECTED_IN(folder, path), found, flags), pool_in(folder, path), found);
 }
 REAL(int, statx, int, const char *, int, unsigned, struct statx *)
 PROGRAM_EXPORT int statx(int folder, const char *restrict path, int flags, unsigned mask,
                          struct statx *restrict found) {
-    const int pool = *path ? pool_named(path) : process_joined() ? pool_of_file(folder) : -1;
-    const int result = real_statx()(folder, REDIRECTED(path), flags, mask, found);
+    const int pool = *path ? pool_in(folder, path) : process_joined() ? pool_of_file(folder) : -1;
+    const int result = real_statx()(folder, REDIRECTED_IN(folder, path), flags, mask, found);
     if (result != 0 || pool < 0 || !process_join() || !here.area->options.dax[pool]) return result;
     found->stx_mode = (uint16_t)(S_IFCHR | (found->stx_mode & 07777));
     found->stx_rdev_major = DAX_MAJOR, found->stx_rdev_minor = (uint32_t)pool, found->stx_size = 0;

@@ -256,12 +256,14 @@ static uint64_t ns_of(const struct timespec *t) { return (uint64_t)t->tv_sec * 1
 #if defined(__x86_64__)
 /* Programs, and the C++ library for atomic waits, futures, latches and semaphores, wait for a word by a system call of their own. A wait
  * may always end early; one with a limit lasts until then, as its caller may count on that. In a search of every interleaving it sleeps,
- * which ends as unknown. In assembly, as syscall() has as many arguments as its number says: only those of a futex, and of what
- * asynchronous.c follows, are looked at. */
+ * which ends as unknown. In assembly, as syscall() has as many arguments as its number says: only those of a futex, of a mapping, and of
+ * what asynchronous.c follows, are looked at. */
 long cxlemu_futex(long number, const uint32_t *word, long operation, long value, const struct timespec *limit,
                   long other, long third);
 __asm__(".text\n.globl syscall\n.type syscall, @function\nsyscall:\n.cfi_startproc\n"
         "cmpq $202, %rdi\n je cxlemu_futex\n" /* SYS_futex */
+        "cmpq $9, %rdi\n je cxlemu_maps\n" /* SYS_mmap */
+        "cmpq $11, %rdi\n je cxlemu_maps\n cmpq $25, %rdi\n je cxlemu_maps\n" /* SYS_munmap, SYS_mremap */
         "cmpq $209, %rdi\n je cxlemu_asynchronous\n" /* SYS_io_submit */
         "leaq -425(%rdi), %rax\n cmpq $2, %rax\n jbe cxlemu_asynchronous\n" /* SYS_io_uring_setup, _enter, _register */
         ".globl cxlemu_system_call\n.hidden cxlemu_system_call\ncxlemu_system_call:\n"
@@ -396,12 +398,8 @@ static bool takes_part(pid_t child) {
 
 /* Return a child that has made its last step, and still runs its last instructions; 0 where there is none. */
 static pid_t ended_child(pid_t wanted) {
-    for (int k = 0; k < child_count; k++) {
-        const pid_t child = children[k];
-        if ((wanted > 0 && child != wanted) || takes_part(child)) continue;
-        children[k] = children[--child_count];
-        return child;
-    }
+    for (int k = 0; k < child_count; k++)
+        if ((wanted <= 0 || children[k] == wanted) && !takes_part(children[k])) return children[k];
     return 0;
 }
 
@@ -412,15 +410,25 @@ static bool is_child(pid_t wanted) {
 }
 
 REAL(pid_t, waitpid, pid_t, int *, int)
+/* Wait as the system does; a child that has ended is none any more. */
+static pid_t child_awaited(pid_t child, int *status, int options) {
+    int how = 0;
+    const pid_t found = real_waitpid()(child, &how, options);
+    for (int k = 0; found > 0 && !WIFSTOPPED(how) && !WIFCONTINUED(how) && k < child_count; k++)
+        if (children[k] == found) children[k--] = children[--child_count];
+    if (found > 0 && status) *status = how;
+    return found;
+}
+
 PROGRAM_EXPORT pid_t waitpid(pid_t child, int *status, int options) {
     pid_t found;
     if (self) self->outside_looks += (options & WNOHANG) != 0;
-    if (!scheduled() || options & WNOHANG) return real_waitpid()(child, status, options);
-    while (is_child(child)) {
-        if ((found = ended_child(child))) return real_waitpid()(found, status, options);
+    if (!scheduled() || options & WNOHANG) return child_awaited(child, status, options);
+    while (is_child(child) && !(options & (WUNTRACED | WCONTINUED))) {
+        if ((found = ended_child(child))) return child_awaited(found, status, options);
         wait_on();
     }
-    for (; (found = real_waitpid()(child, status, options | WNOHANG)) == 0; wait_on()) self->outside_looks++;
+    for (; (found = child_awaited(child, status, options | WNOHANG)) == 0; wait_on()) self->outside_looks++;
     return found;
 }
 PROGRAM_EXPORT pid_t wait(int *status) { return waitpid(-1, status, 0); }
