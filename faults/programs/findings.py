@@ -138,7 +138,7 @@ KINDS: dict[int, MistakeKind] = {
         "order",
         "a store that another host's write-back undid",
         "{host} reads {line}, where {by}'s store is gone: another host wrote the whole line back over it",
-        "a line of its own for each writer, or an invalidate before each store to a shared line",
+        "a line of its own for each writer; or a chain that orders the stores, with an invalidate before each",
     ),
     16: MistakeKind(
         "out-of-room",

@@ -121,3 +121,21 @@ def test_a_pool_is_followed_whichever_way_the_system_gives_it(mode: str, how: st
     assert [one.code for one in result.exits] == [0, 0]
     assert "not-flushed" in kinds(result)
     assert any("is stopped by a signal" in note for note in result.notes) == (how == "stops")
+
+
+def test_a_lock_in_a_pool_is_told_at_the_call_that_changes_it(tmp_path: Path) -> None:
+    source = tmp_path / "lock.c"
+    source.write_text("""#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+int main(void) {
+    pthread_mutex_t *its = mmap(NULL, 2 << 20, PROT_READ | PROT_WRITE, MAP_SHARED, open("/dev/dax0.0", O_RDWR), 0);
+    pthread_mutex_lock(its);
+    return pthread_mutex_unlock(its);
+}
+""")
+    result = ran(str(built("recompiled", source)), RunChoice(None, 0))
+    found = [ProgramFinding.one(bytes(raw)) for raw in result.findings]
+    assert kinds(result) == {"dirty-at-exit"} and result.unannounced == 0
+    places = located([result.places[its.site("store")] for its in found])
+    assert {place.at.line if place else 0 for place in places} <= {6, 7}

@@ -82,13 +82,30 @@ PROGRAM_EXPORT int pthread_join(pthread_t handle, void **result) {
 
 /* --- waits within a process ------------------------------------------------------------------------------------------- */
 
-#define WAITS(name, parameters, arguments, attempt, busy) \
-    PROGRAM_EXPORT int name parameters {                  \
-        int error;                                        \
-        if (!scheduled()) return real_##name() arguments; \
-        while ((error = attempt) == (busy)) prog_yield(); \
-        return error;                                     \
+/* The C library's stores to a lock in a pool took place at the program's call, which is told. Where pages are closed, they are
+ * seen by themselves. */
+#define HERE __builtin_return_address(0)
+static int at_lock(int result, void *lock, size_t nbytes, const void *pc) {
+    if (prog_in_pool(lock, nbytes) && !pools_closed && !program_pages_now) prog_system_wrote(lock, nbytes, pc);
+    return result;
+}
+
+#define WAITS(name, parameters, arguments, attempt, busy)                                                       \
+    PROGRAM_EXPORT int name parameters {                                                                        \
+        int error;                                                                                              \
+        if (!scheduled()) return at_lock(real_##name() arguments, (void *)(uintptr_t)lock, sizeof *lock, HERE); \
+        while ((error = attempt) == (busy)) prog_yield();                                                       \
+        return at_lock(error, (void *)(uintptr_t)lock, sizeof *lock, HERE);                                     \
     }
+
+REAL(int, pthread_mutex_init, pthread_mutex_t *, const pthread_mutexattr_t *)
+PROGRAM_EXPORT int pthread_mutex_init(pthread_mutex_t *lock, const pthread_mutexattr_t *how) {
+    return at_lock(real_pthread_mutex_init()(lock, how), lock, sizeof *lock, HERE);
+}
+REAL(int, pthread_mutex_unlock, pthread_mutex_t *)
+PROGRAM_EXPORT int pthread_mutex_unlock(pthread_mutex_t *lock) {
+    return at_lock(real_pthread_mutex_unlock()(lock), lock, sizeof *lock, HERE);
+}
 
 REAL(int, pthread_mutex_lock, pthread_mutex_t *)
 REAL(int, pthread_rwlock_rdlock, pthread_rwlock_t *)
