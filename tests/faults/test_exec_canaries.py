@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from faults.programs.compile import compiler_arguments
 from faults.programs.findings import KINDS, ProgramFinding
 from faults.programs.positions import located
 from faults.programs.result import RunChoice, RunResult
@@ -87,6 +88,12 @@ def test_plain_loads_and_stores_are_seen_whatever_a_compiler_makes_of_them(
     use_compiler(monkeypatch, compiler)
     its = built("recompiled", "canaries.c", *flags.split())
     assert missed(its, [way for way in ways() if "_plain_" in way]) == {}
+
+
+@pytest.mark.parametrize("flag", ["-fno-sanitize=thread", "-fno-sanitize=all", "-fsanitize-ignorelist=list"])
+def test_no_flag_exempts_a_part_of_a_program(flag: str) -> None:
+    """A program without any announcement is preloaded, but one of several files would go unseen."""
+    assert flag not in compiler_arguments("c", [flag, "queue.c"], clang=flag.endswith("list"))
 
 
 def missed(its: Path, canaries: list[str]) -> dict[str, list[str]]:
