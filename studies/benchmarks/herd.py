@@ -3,7 +3,8 @@
     PATH=/path/to/herd7:$PATH python -m studies.benchmarks.herd
 
 herd7 knows coherent memory: it is given each test for x86, with an MFENCE behind each store. Ours has a flush and a
-fence behind each store, and an invalidate before each load, which must make a pool as strong: the outcomes have to be equal.
+fence behind each store, and an invalidate before each load, which must make a pool as strong: the outcomes have to be
+equal.
 """
 
 import re
