@@ -48,7 +48,7 @@ def _says(area: Area, setting: ExecSetting, thread: PoolThread) -> str:
 
 
 def system_state(pid: int, tid: int) -> str:
-    """How the system has a thread: R, it could run; S, D or T, it waits in the kernel, D for a disk; empty: it is gone."""
+    """How the system has a thread: R, it could run; S, D or T, it waits, D for a disk; empty: it is gone."""
     try:
         return Path(f"/proc/{pid}/task/{tid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):

@@ -67,7 +67,7 @@ def test_each_way_to_access_a_pool_is_seen(
     monkeypatch: pytest.MonkeyPatch, mode: str, syntax: str, compiler: str
 ) -> None:
     use_compiler(monkeypatch, compiler)
-    assert missed(built(mode, "canaries.c", f"-masm={syntax}"), ways()) == {}
+    assert missed(built(mode, "canaries.c", f"-masm={syntax}"), mode, ways()) == {}
 
 
 # The program's own flags must not undo what cxlemu cc adds.
@@ -87,7 +87,7 @@ def test_plain_loads_and_stores_are_seen_whatever_a_compiler_makes_of_them(
 ) -> None:
     use_compiler(monkeypatch, compiler)
     its = built("recompiled", "canaries.c", *flags.split())
-    assert missed(its, [way for way in ways() if "_plain_" in way]) == {}
+    assert missed(its, "recompiled", [way for way in ways() if "_plain_" in way]) == {}
 
 
 @pytest.mark.parametrize("flag", ["-fno-sanitize=thread", "-fno-sanitize=all", "-fsanitize-ignorelist=list"])
@@ -96,7 +96,7 @@ def test_no_flag_exempts_a_part_of_a_program(flag: str) -> None:
     assert flag not in compiler_arguments("c", [flag, "queue.c"], clang=flag.endswith("list"))
 
 
-def missed(its: Path, canaries: list[str]) -> dict[str, list[str]]:
+def missed(its: Path, mode: str, canaries: list[str]) -> dict[str, list[str]]:
     """What is wrong with which canaries of a program."""
     missed = {}
     for way in canaries:
