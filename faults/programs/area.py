@@ -172,7 +172,7 @@ class CrashArrival(ctypes.Structure):
         ("thread", ctypes.c_uint16),
         *((name, ctypes.c_uint8) for name in ("host", "pool")),
         ("number", ctypes.c_uint16),
-        ("unused", ctypes.c_uint16),
+        ("torn", ctypes.c_uint16),
     )
 
 

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypeVar
 
 from cxlemu.units import counted
 from faults.programs.area import CrashArrival, CrashPoint
-from faults.programs.findings import KINDS, LOST_IN_CRASH
+from faults.programs.findings import BY_CRASHES, KINDS
 from faults.programs.judge import matches_more, suppress
 from faults.programs.positions import located
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult, untouched
@@ -309,7 +309,7 @@ def fewer_losses(failed: RunResult, again: Callable[[Losses], RunResult]) -> Run
 def _how(result: RunResult) -> tuple[object, ...]:
     """Tell how a run fails, but for what was lost."""
     ending, codes, kinds = result.signature()
-    return result.failed, ending, codes, {finding for finding in kinds if finding[0] != LOST_IN_CRASH}
+    return result.failed, ending, codes, {finding for finding in kinds if finding[0] not in BY_CRASHES}
 
 
 def other_losses(arrivals: Sequence[CrashArrival], newest: Line | None = None) -> Losses | None:

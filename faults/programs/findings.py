@@ -189,8 +189,16 @@ KINDS: dict[int, MistakeKind] = {
         "wait for the copy's event (cxl_device_wait) before its bytes are published, read or stored over",
         "store",
     ),
+    23: MistakeKind(
+        "torn-in-crash",
+        "crash",
+        "a store that a crash tears",
+        "{host} reads {line}, where only some words of a store of {by} had arrived before its crash",
+        "let recovery depend on a later store of one word (a flag, a length), behind a flush and a fence of this one",
+    ),
 }
-LOST_IN_CRASH, UNKNOWN_THREAD, INVARIANT, NOT_LINEARIZABLE = 18, 65535, 20, 21
+LOST_IN_CRASH, UNKNOWN_THREAD, INVARIANT, NOT_LINEARIZABLE, TORN_IN_CRASH = 18, 65535, 20, 21, 23
+BY_CRASHES = (LOST_IN_CRASH, TORN_IN_CRASH)
 
 
 _NOT_FENCED, _FENCED_LATE = 2, 3

@@ -23,7 +23,7 @@ from faults.programs.area import (
     run_folder,
 )
 from faults.programs.doing import going_round
-from faults.programs.findings import KINDS, LOST_IN_CRASH, NOT_LINEARIZABLE, ROLES, UNKNOWN_THREAD
+from faults.programs.findings import KINDS, LOST_IN_CRASH, NOT_LINEARIZABLE, ROLES, TORN_IN_CRASH, UNKNOWN_THREAD
 from faults.programs.histories import LoggedOperation, judge, names_of
 from faults.programs.processes import RunProcesses
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult, crashed_host, dies_of_damage
@@ -122,9 +122,8 @@ def _unexplained(last: LoggedOperation) -> RawFinding:
 
 def _lost(crashed: int, arrival: CrashArrival) -> RawFinding:
     """Write the loss of a store in a crash as a finding of the run that fails by it."""
-    finding = RawFinding(
-        kind=LOST_IN_CRASH, rule=True, host=arrival.host, other_host=crashed, pool=arrival.pool, times=1
-    )
+    kind = TORN_IN_CRASH if arrival.torn else LOST_IN_CRASH
+    finding = RawFinding(kind=kind, rule=True, host=arrival.host, other_host=crashed, pool=arrival.pool, times=1)
     finding.thread, finding.other_thread = arrival.thread, UNKNOWN_THREAD
     finding.offset, finding.nbytes, finding.number = arrival.line * LINE_BYTES, LINE_BYTES, arrival.step
     for role, site, step in (("store", arrival.lost_site, arrival.lost_step), ("access", arrival.site, arrival.step)):

@@ -197,8 +197,42 @@ def test_a_spent_budget_is_unknown(litmus: Path) -> None:
     assert "unknown: crash point of host 0" in result.output and "the budget of 1 s is spent" in result.output
 
 
+TORN = """#include <cxl.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+typedef struct { uint64_t first, between[6], last; } record;
+int main(int n, char **word) {
+    int file = open("/dev/shm/crashes", O_RDWR | O_CREAT, 0600);
+    volatile record *its = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    volatile uint64_t *valid = &its[1].first;
+    if (n == 3) {
+        record all = {1, {1, 1, 1, 1, 1, 1}, 1};
+        memcpy((void *)its, &all, sizeof all);
+        cxl_flush((void *)its, sizeof all), cxl_fence();
+        *valid = 1;
+        cxl_flush((void *)valid, 8), cxl_fence();
+    }
+    else if (!strcmp(word[1], "first")) return its->first && !its->last;
+    else if (!strcmp(word[1], "last")) return its->last && !its->first;
+    else return *valid && !(its->first && its->last);
+}
+"""
+
+
+@with_rows(("first", 1), ("last", 1), ("flag", 0))
+def test_a_crash_tears_a_store_of_many_words(reads: str, code: int, tmp_path: Path) -> None:
+    source = tmp_path / "torn.c"
+    source.write_text(TORN)
+    its = build(source)
+    words = f"{its} {reads} put :: {its} {reads}".split()
+    result = invoke("--pool", f"{POOL}=2M", "--crash", "every", "--no-shrink", "--", *words)
+    assert result.exit_code == code, result.output
+    assert ("1. torn-in-crash" in result.output and "torn.c:12 in main" in result.output) == code
+
+
 def test_more_stores_than_can_be_followed_are_unknown(litmus: Path) -> None:
-    words = f"{litmus} {POOL} {' '.join(f's:0:{k}' for k in range(1, 40))} :: {litmus} {POOL} l:0".split()
+    words = f"{litmus} {POOL} {' '.join(f's:0:{k}' for k in range(1, 72))} :: {litmus} {POOL} l:0".split()
     result = invoke("--pool", f"{POOL}=2M", "--crash", "every", "--no-check", "--", *words)
     assert result.exit_code == 3, result.output
     assert "more stores were under way at once than can be followed" in result.output

@@ -63,17 +63,8 @@ static void note_change(const program_step *s, int64_t line) {
     crash_now->changed[host].any = true;
 }
 
-static void add_store(const program_step *s, int64_t line, const uint8_t *past_the_cache) {
-    crash_line *its = line_of(s->host, s->pool, line);
-    const uint8_t *before = its ? its->stores[its->count - 1].bytes : pool_bytes(s->pool, line);
-    uint8_t bytes[PROGRAM_LINE];
-    memcpy(bytes, past_the_cache ? before : image_of(s->host, s->pool)->cache.data + line * PROGRAM_LINE, PROGRAM_LINE);
-    for (int64_t k = 0; past_the_cache && k < s->nbytes; k++) {
-        const int64_t at = s->offset + k - line * PROGRAM_LINE;
-        if (at >= 0 && at < PROGRAM_LINE) bytes[at] = past_the_cache[k];
-    }
-    if (memcmp(bytes, before, PROGRAM_LINE) == 0) return;
-    if (!its && !(its = new_line(s->host, s->pool, line))) return;
+static void add_bytes(crash_line *its, const program_step *s, const uint8_t bytes[PROGRAM_LINE]) {
+    if (its->count && memcmp(bytes, its->stores[its->count - 1].bytes, PROGRAM_LINE) == 0) return;
     if (its->count == CRASH_STORES) {
         crash_now->left_out++;
         forget_stores(its, 1);
@@ -81,6 +72,34 @@ static void add_store(const program_step *s, int64_t line, const uint8_t *past_t
     crash_store *store = &its->stores[its->count++];
     memcpy(store->bytes, bytes, PROGRAM_LINE);
     store->number = s->number, store->site = s->site;
+}
+
+/* What a line may hold in the middle of a store of more than two words: its first words, or its last ones, as copies go up or down. */
+static void add_parts(crash_line *its, const program_step *s, const uint8_t *before, const uint8_t *bytes) {
+    enum { WORD = 8 };
+    uint8_t part[PROGRAM_LINE];
+    for (int up = 0; up < 2; up++)
+        for (int at = WORD; at < PROGRAM_LINE; at += WORD) {
+            const int stored = up ? at : PROGRAM_LINE - at;
+            memcpy(part, up ? bytes : before, (size_t)stored);
+            memcpy(part + stored, (up ? before : bytes) + stored, (size_t)(PROGRAM_LINE - stored));
+            if (memcmp(part, before, PROGRAM_LINE) && memcmp(part, bytes, PROGRAM_LINE)) add_bytes(its, s, part);
+        }
+}
+
+static void add_store(const program_step *s, int64_t line, const uint8_t *past_the_cache) {
+    crash_line *its = line_of(s->host, s->pool, line);
+    uint8_t before[PROGRAM_LINE], bytes[PROGRAM_LINE];
+    memcpy(before, its ? its->stores[its->count - 1].bytes : pool_bytes(s->pool, line), PROGRAM_LINE);
+    memcpy(bytes, past_the_cache ? before : image_of(s->host, s->pool)->cache.data + line * PROGRAM_LINE, PROGRAM_LINE);
+    for (int64_t k = 0; past_the_cache && k < s->nbytes; k++) {
+        const int64_t at = s->offset + k - line * PROGRAM_LINE;
+        if (at >= 0 && at < PROGRAM_LINE) bytes[at] = past_the_cache[k];
+    }
+    if (memcmp(bytes, before, PROGRAM_LINE) == 0) return;
+    if (!its && !(its = new_line(s->host, s->pool, line))) return;
+    if (s->nbytes > TORN_ABOVE) add_parts(its, s, before, bytes);
+    add_bytes(its, s, bytes);
     note_change(s, line);
 }
 
@@ -227,6 +246,7 @@ const crash_store *crash_decide(mover by, int pool, int64_t line) {
             .host = (uint8_t)by.host,
             .pool = (uint8_t)pool,
             .number = its->number,
+            .torn = lost && arrived && its->stores[arrived - 1].number == its->stores[arrived].number,
         };
     if (arrived) last = its->stores[arrived - 1];
     forget_line(its);

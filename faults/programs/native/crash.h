@@ -8,9 +8,10 @@
 
 #include "image.h"
 
-enum { CRASH_LINES = 4096, CRASH_STORES = 32, CRASH_POINTS = 1 << 16, CRASH_ARRIVALS = 4096, POOL_USES = 1 << 16 };
+enum { TORN_ABOVE = 16 }; /* bytes: what one instruction stores is not torn on any processor of today */
+enum { CRASH_LINES = 4096, CRASH_STORES = 64, CRASH_POINTS = 1 << 16, CRASH_ARRIVALS = 4096, POOL_USES = 1 << 16 };
 
-/* A store to a line, and the line's bytes after it. */
+/* A store to a line, and the line's bytes after it or after a part of it. */
 typedef struct {
     uint8_t bytes[PROGRAM_LINE];
     uint64_t number;
@@ -44,7 +45,7 @@ typedef struct {
     uint16_t thread;
     uint8_t host, pool; /* of the one that fetched it */
     uint16_t number; /* of the line */
-    uint16_t unused;
+    uint16_t torn; /* whether a part of the first store that was lost has arrived */
 } crash_arrival;
 
 /* A step in which a line was fetched from the pool or arrived there: PoolUse of faults/programs/area.py. Between two of them nobody can

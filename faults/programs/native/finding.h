@@ -26,6 +26,7 @@ enum check_kind {
     INVARIANT,
     NOT_LINEARIZABLE, /* found by the driver */
     COPY_NOT_ENDED,
+    TORN_IN_CRASH, /* found by the driver */
 };
 enum check_role {
     AT_STORE,
