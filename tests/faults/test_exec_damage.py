@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from faults.programs.commands import parse_commands, parse_pools
+from faults.programs.commands import parse_coherent, parse_commands, parse_pools
 from faults.programs.findings import KINDS, ProgramFinding
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult, unfired
 from faults.programs.run import run
@@ -68,6 +68,48 @@ def test_a_poisoned_line_fails_its_loads_and_no_others(handed: Path) -> None:
     assert codes(after(handed, "H store :: @1 H value", poison=(0, 0, 1)))[-1] == -signal.SIGBUS
     beside = after(handed, "H store :: @1 H value", poison=(0, 64, 1))
     assert codes(beside) == [0, 0] and beside.exits[1].output == "7\n"
+
+
+OVERWRITES = {  # by how they overwrite the line, and in which mode this is one step
+    "f": MODES,  # memset
+    "c": MODES,  # memcpy
+    "t": ("recompiled",),  # a struct is assigned
+    "r": ("preloaded",),  # rep stos
+}
+
+
+@pytest.mark.parametrize("how", OVERWRITES)
+def test_a_line_that_is_overwritten_whole_is_poisoned_no_longer(handed: Path, how: str) -> None:
+    if not any(mode in OVERWRITES[how] for mode in MODES if handed == built(mode, "handed.c")):
+        pytest.skip("it is no step of its own")
+    whole = after(handed, f"H {how}64 :: @1 H value", poison=(0, 0, 1))
+    assert codes(whole) == [0, 0] and int(whole.exits[1].output) % 256 == 3 and whole.unfired == {}
+    if how != "t":
+        assert codes(after(handed, f"H {how}63 :: @1 H value", poison=(0, 0, 1))) == [-signal.SIGBUS]
+    assert codes(after(handed, f"H {how}64 :: @1 H value", lose=(0, 1))) == [0, -signal.SIGBUS]
+    lost = after(handed, f"H {how}64 :: @1 H value", link_down=(0, 1))
+    assert codes(lost) == [0, 0] and lost.exits[1].output == "0\n"
+
+
+def test_of_several_lines_those_are_overwritten_that_a_store_has_whole(handed: Path) -> None:
+    """`f` begins at line 0, `b` a byte behind it."""
+    for words, line, code in (
+        ("f128", 64, 0),
+        ("f100", 64, -signal.SIGBUS),
+        ("b127", 64, 0),
+        ("b127", 0, -signal.SIGBUS),
+    ):
+        assert codes(after(handed, f"H {words}", poison=(0, line, 1))) == [code], (words, line)
+
+
+def test_bytes_that_the_kernel_was_asked_for_and_does_not_store_leave_the_poison(handed: Path) -> None:
+    assert codes(after(handed, "H k64", poison=(0, 0, 1))) == [-signal.SIGBUS]
+
+
+def test_where_caches_are_coherent_a_store_arrives_at_once_or_fails(handed: Path) -> None:
+    ranges = parse_coherent(["all"], parse_pools([f"{handed.with_suffix('.pool')}=64K"]))
+    assert codes(after(handed, "H f64 :: @1 H value", poison=(0, 0, 1), coherent=ranges)) == [0, 0]
+    assert codes(after(handed, "H f64 :: @1 H value", link_down=(0, 1), coherent=ranges)) == [-signal.SIGBUS]
 
 
 def test_a_cache_outlives_its_processes_and_not_its_host(handed: Path) -> None:

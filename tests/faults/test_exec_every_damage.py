@@ -57,6 +57,11 @@ SEEN = {
     "a load": ("l:0 i:0 :: e l:0", {"0 0", "! e", "0 e"}),
     "a line that stays in the cache": ("e l:0 :: e l:0", {"0 0", "e e"}),
     "a store that arrives over it": ("e s:0:1 f:0 x :: e l:0", {" 1", "e e", " e"}),
+    "a line that is overwritten whole": ("e o:0:1 f:0 x :: e l:0", {" 1", " e"}),
+    "two hosts that overwrite it": (
+        "e o:0:1 f:0 x : e i:0 l:0 :: e l:0",
+        {" 0 1", " 1 1", " e 1", " 0 e", " 1 e", " e e"},
+    ),
     "two hosts": ("e g:0:1 x : e l:0 :: e l:0", {" 0 1", " 1 1", " 0 e", " 1 e", " e e", " e 1", "e 0 e", "e e e"}),
 }
 

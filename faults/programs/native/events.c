@@ -26,8 +26,10 @@ static void bus_error(program_self *me, const pool_range *r, const void *at, int
     syscall(SYS_rt_tgsigqueueinfo, getpid(), (pid_t)syscall(SYS_gettid), SIGBUS, &info);
 }
 
+enum use { LOADED, CHANGED, OVERWRITTEN };
+
 /* The lines of a range are here; false after a SIGBUS. */
-static bool touch(program_self *me, const pool_range *r, const void *at, bool dirty) {
+static bool touch(program_self *me, const pool_range *r, const void *at, enum use use) {
     const pool_lines lines = range_lines(r);
     int64_t broken = 0;
     if (area()->options.nature)
@@ -35,7 +37,9 @@ static bool touch(program_self *me, const pool_range *r, const void *at, bool di
     area()->natures[me->thread].card_lines = image_of(here.host, r->pool)->lines;
     if (me->nt_count) posted_land(me, by_program(me), lines);
     silent_stores(me, lines);
-    if (image_touch(by_program(me), lines, dirty, &broken) == DONE) return true;
+    if ((use == OVERWRITTEN ? image_overwrite(by_program(me), r, &broken)
+                            : image_touch(by_program(me), lines, use != LOADED, &broken)) == DONE)
+        return true;
     bus_error(me, r, at, broken);
     return false;
 }
@@ -80,7 +84,7 @@ static void load(const void *at, size_t nbytes, const void *pc, bool system) {
     program_self *me = self_here();
     if (system && program_pages_now) program_pages_now->touch(at, nbytes);
     if (!range_in_pool(at, nbytes, &r) || !step_begins(me, STEP_LOAD, 0, &r)) return;
-    if (!touch(me, &r, at, false)) return;
+    if (!touch(me, &r, at, LOADED)) return;
     loaded(me, &r, pc, false, system);
     step_end(me);
 }
@@ -103,7 +107,7 @@ static void store(void *at, size_t nbytes, const void *pc, bool system) {
     program_self *me = self_here();
     if (system && program_pages_now) program_pages_now->touch(at, nbytes);
     if (!range_in_pool(at, nbytes, &r) || !step_begins(me, STEP_STORE, 0, &r)) return;
-    if (!touch(me, &r, at, true)) return;
+    if (!touch(me, &r, at, system ? CHANGED : OVERWRITTEN)) return; /* the system may store less than it was asked to */
     announce(me, &r, pc, STEP_STORE, system);
     step_end(me);
 }
@@ -289,7 +293,7 @@ void prog_locked(void *at, size_t nbytes, const void *pc) {
     }
     if (!step_begin(me)) return;
     fenced(me, FENCE_LOCKED, pc);
-    if (!touch(me, &r, at, true)) return;
+    if (!touch(me, &r, at, CHANGED)) return;
     announce(me, &r, pc, STEP_RMW, false);
     step_end(me);
 }
@@ -299,7 +303,7 @@ PROGRAM_EXPORT void prog_rmw_begin(void *at, size_t nbytes, const void *pc) {
     program_self *me = self_here();
     if (!range_in_pool(at, nbytes, &r) || !step_begin(me)) return;
     fenced(me, FENCE_LOCKED, pc);
-    touch(me, &r, at, false);
+    touch(me, &r, at, LOADED);
 }
 
 PROGRAM_EXPORT void prog_rmw_end(void *at, size_t nbytes, bool wrote, const void *pc) {

@@ -168,14 +168,9 @@ static void fetch(mover by, int pool, int64_t line) {
     tell(by, kind, pool, line, 0, 0, 0);
 }
 
-enum status image_touch(mover by, pool_lines lines, bool dirty, int64_t *broken) {
-    host_image *image = image_of(by.host, lines.pool);
-    card_cache *c = &image->cache;
-    const enum status status = cache_check_load(c, lines.first, lines.last, broken);
-    if (status != DONE) {
-        tell(by, MOVE_FAILED, lines.pool, *broken, 0, 0, 0);
-        return status;
-    }
+/* Bring lines into the cache of which those that cannot be fetched are overwritten whole: nobody sees what they held. */
+static void bring(mover by, pool_lines lines, bool dirty) {
+    card_cache *c = &image_of(by.host, lines.pool)->cache;
     if (lines.last > here.area->extent[lines.pool]) here.area->extent[lines.pool] = lines.last;
     const bool alike = !program_coherent_anywhere && !in_pages(by.host);
     for (int64_t k = lines.first, end; k < lines.last; k = end) {
@@ -192,6 +187,33 @@ enum status image_touch(mover by, pool_lines lines, bool dirty, int64_t *broken)
         if (dirty && !alike) cache_touch(c, k, k + 1, true);
     }
     if (dirty && alike) cache_touch(c, lines.first, lines.last, true);
+}
+
+static enum status failed(enum status status, mover by, int pool, int64_t line) {
+    tell(by, MOVE_FAILED, pool, line, 0, 0, 0);
+    return status;
+}
+
+enum status image_touch(mover by, pool_lines lines, bool dirty, int64_t *broken) {
+    const card_cache *c = &image_of(by.host, lines.pool)->cache;
+    const enum status status = cache_check_load(c, lines.first, lines.last, broken);
+    if (status != DONE) return failed(status, by, lines.pool, *broken);
+    bring(by, lines, dirty);
+    return DONE;
+}
+
+enum status image_overwrite(mover by, const pool_range *range, int64_t *broken) {
+    const card_cache *c = &image_of(by.host, range->pool)->cache;
+    const pool_lines lines = range_lines(range);
+    enum status status;
+    for (int64_t k = lines.first; (status = cache_check_load(c, k, lines.last, broken)) != DONE; k = *broken + 1) {
+        const int64_t at = *broken * LINE_BYTES;
+        const bool whole = at >= range->offset && at + LINE_BYTES <= range->offset + range->nbytes;
+        const bool coherent = is_coherent(range->pool, *broken); /* it arrives at once: what is lost must fail */
+        if (!whole || (coherent && status != POISONED)) return failed(status, by, range->pool, *broken);
+        if (coherent) damage_overwritten(c->damage, range->pool, *broken, *broken + 1);
+    }
+    bring(by, lines, true);
     return DONE;
 }
 

@@ -12,6 +12,11 @@ typedef struct {
     int64_t first, last;
 } pool_lines;
 
+typedef struct {
+    int pool;
+    int64_t offset, nbytes;
+} pool_range;
+
 /* The thread and host for which lines move, and whether the program or nature moves them. */
 typedef struct {
     int host;
@@ -20,8 +25,9 @@ typedef struct {
 } mover;
 
 /* Bring lines into the cache, `dirty` where stores to them come next. Returns DONE, or why a load fails, with its line in
- * *broken. */
+ * *broken. Of lines that the store of a range overwrites whole, nothing fails: it asks for none of their bytes. */
 enum status image_touch(mover by, pool_lines lines, bool dirty, int64_t *broken);
+enum status image_overwrite(mover by, const pool_range *range, int64_t *broken);
 
 /* Flush a line: post it where it is dirty. Without `keep` it leaves the cache at the fence. */
 void image_flush(mover by, int pool, int64_t line, bool keep);

@@ -79,11 +79,7 @@ extern struct pools_span {
     _Atomic uintptr_t from, to;
 } pools_span; /* all of them lie between; one struct, as every access of the program asks for both */
 
-/* The part of a range that lies in a pool. range_in_pool returns false where no byte does. */
-typedef struct {
-    int pool;
-    int64_t offset, nbytes;
-} pool_range;
+/* Find the part of a range that lies in a pool; false where no byte does. */
 bool range_in_pool(const void *at, size_t nbytes, pool_range *found);
 static inline pool_lines range_lines(const pool_range *r) {
     return (pool_lines){r->pool, r->offset / LINE_BYTES, (r->offset + r->nbytes + LINE_BYTES - 1) / LINE_BYTES};

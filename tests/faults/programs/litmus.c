@@ -23,6 +23,7 @@ static _Atomic int
 
 static int takes_errors;
 static _Thread_local sigjmp_buf before;
+static const volatile size_t line_bytes = 64; /* so that the copy of a line is a call */
 
 static void on_error(int number) { siglongjmp(before, number); }
 
@@ -68,6 +69,7 @@ static int step(int number) {
         signal(SIGBUS, on_error);
         break;
     case 's': *word = value; break;
+    case 'o': memcpy(pool + at, (uint64_t[WORDS]){value}, line_bytes); break;
     case 'n': __asm__ volatile("movnti %1, %0" : "=m"(*word) : "r"((uint64_t)value)); break;
     case 'f': LINE("clflushopt", word); break;
     case 'k': LINE("clwb", word); break;
