@@ -24,7 +24,7 @@ from faults.programs.area import (
 )
 from faults.programs.doing import going_round
 from faults.programs.findings import KINDS, LOST_IN_CRASH, NOT_LINEARIZABLE, ROLES, TORN_IN_CRASH, UNKNOWN_THREAD
-from faults.programs.histories import LoggedOperation, judge, names_of
+from faults.programs.histories import KINDS_OF_OBJECTS, LoggedOperation, judge, names_of
 from faults.programs.processes import RunProcesses
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult, crashed_host, dies_of_damage
 from faults.programs.servers import ForkServers
@@ -105,8 +105,11 @@ def _judge_histories(area: Area, status: RunStatus, result: RunResult, *, asked:
         result.history = judged.wrong
         result.findings.append(_unexplained(max(judged.wrong, key=lambda operation: operation.end)))
     unfired = {}
-    if asked and (missing := names_of(status.kinds_asked & ~logged)):
-        unfired["cxl_linearizable"] = f"cxl_linearizable judged nothing: no operation of a {missing} was logged"
+    judged_too = " else" if logged & status.kinds_asked else ""
+    for kind, name in KINDS_OF_OBJECTS.items():
+        if asked and kind & status.kinds_asked & ~logged:
+            why = f"cxl_linearizable judged nothing{judged_too}: no operation of a {name} was logged"
+            unfired[f"cxl_linearizable {name}"] = why
     if asked and (missing := names_of(logged & ~status.kinds_asked)):
         unfired["cxl_op_begin"] = f"operations of a {missing} were logged, but no program asks for cxl_linearizable"
     return unfired

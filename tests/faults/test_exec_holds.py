@@ -96,9 +96,12 @@ HISTORIES = {
     "whichever host comes first": (EVERY, "late 1 : late 0", 1, ["not-linearizable"]),
     "a crash loses what has ended": (CRASH, "late 0 :: late 1", 1, ["lost-in-crash", "not-linearizable"]),
     "asked for, not logged": (ONE, "early", 3, []),
+    "asked for, partly logged": (ONE, "partly", 3, []),
     "logged, not asked for": (ONE, "unasked", 3, []),
 }
+NO_OTHER = "cxl_linearizable judged nothing else: no operation of a {} was logged"
 SAYS = {
+    "asked for, partly logged": "\n".join((NO_OTHER.format("queue"), NO_OTHER.format("register"))),
     "asked for, not logged": "cxl_linearizable judged nothing: no operation of a register was logged",
     "logged, not asked for": "operations of a map were logged, but no program asks for cxl_linearizable",
 }

@@ -29,6 +29,7 @@ int main(int count, char **words) {
     const char *what = count > 1 ? words[1] : "";
     const int host = count > 2 && words[2][0] == '1';
     if (strcmp(what, "early") == 0) cxl_linearizable(CXL_REGISTER); /* before the pool is opened */
+    if (strcmp(what, "partly") == 0) cxl_linearizable(CXL_REGISTER | CXL_QUEUE | CXL_MAP);
     message *m = map_pool("/dev/shm/holds", sizeof *m);
     if (strcmp(what, "assert") == 0) {
         m->data = 1;
@@ -64,7 +65,7 @@ int main(int count, char **words) {
         }
     } else if (strcmp(what, "early") == 0) {
         send(m, 1, 1);
-    } else if (strcmp(what, "unasked") == 0) {
+    } else if (strcmp(what, "unasked") == 0 || strcmp(what, "partly") == 0) {
         send(m, 1, 1);
         cxl_op_begin(CXL_OP_PUT, 0, 1);
         cxl_op_end(1);
