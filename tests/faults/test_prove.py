@@ -24,8 +24,9 @@ from faults.prove.cases import prove_case
 from faults.prove.rounds import shortened
 from faults.verdict import Verdict
 from faults.zero_copy_calls import lent_if_zero_copy, with_heap
-from tests.faults.test_deletions import CASES, EXPOSED, RANKS, Case, Program, deletions, plan_of, without
+from tests.faults.test_deletions import CASES, EXPOSED, RANKS, Case, Program, deletions, plan_of
 from tests.helpers.expected import COLLECTIVES, REDUCTIONS
+from tests.helpers.plans import without
 from tests.helpers.tiers import examples
 
 SHIPPED = [(collective, variant) for collective in COLLECTIVES for variant in variants(collective)]
@@ -140,7 +141,7 @@ def test_every_deletion_is_a_violation_of_the_rule_that_needs_it(case: Case) -> 
         for rank in range(RANKS):
             program = Program(case, plan, rank)
             for deletion in deletions(plan, rank):
-                mutant = without(plan, deletion)
+                mutant = without(plan, deletion.rank, deletion.stream, deletion.at)
                 calls = [mutant if p is plan else p for p in program.plans]
                 found = prove_calls(calls, mapped=mapped)
                 rule = found.violation.rule if found.violation else found.verdict.value
@@ -197,8 +198,8 @@ def test_obligations_find_in_one_call_what_otherwise_takes_another_one_before_it
     """Who retrieves from all ranks need not wait for them to be done, as long as all calls are of this kind."""
     plan = plan_of(Case("all_gather", "naive"))
     [first, *_] = [d for d in deletions(plan, 0) if d.kind == "WAIT_ALL done"]
-    assert right(prove_calls([without(plan, first)] * 5, obliges=True))
-    proof = prove(without(plan, first))
+    assert right(prove_calls([without(plan, first.rank, first.stream, first.at)] * 5, obliges=True))
+    proof = prove(without(plan, first.rank, first.stream, first.at))
     assert proof.violation is not None and proof.violation.rule == "reuse"
     assert "without having waited until rank" in proof.reason
 
@@ -207,7 +208,7 @@ def test_of_arrays_in_the_pool_the_user_may_write_at_once() -> None:
     """Without the last wait a call returns while its peers still read."""
     plan = plan_of(Case("broadcast", "zero_copy"))
     deletion = [d for d in deletions(plan, plan.call.root) if d.kind == "WAIT_ALL done"][-1]
-    mutant = without(plan, deletion)
+    mutant = without(plan, deletion.rank, deletion.stream, deletion.at)
     for mapped, obliges in ((False, True), (True, True), (True, False)):
         found = prove_calls([mutant], mapped=mapped, obliges=obliges)
         assert (found.violation.rule, found.violation.mapped) == ("order", mapped)
