@@ -135,12 +135,13 @@ class _Reader:
             into = self._of if kind < _BORN else self._born if kind == _BORN else self._cycles
             into.setdefault(entry.number, []).append(entry)
         self._hosts = {entry.thread: entry.host for births in self._born.values() for entry in births}
+        # A round is asked for from its first look on, as record_cycle says: steps of others may have come before.
         self._in_cycle = {
             number
             for its in self._cycles.values()
             for cycle in its
             for number in range(cycle.more + 1, cycle.number + 1)
-            if cycle.what == _WAITS and cycle.more >= sure and owners[number] == cycle.thread
+            if cycle.what == _WAITS and cycle.line >= sure and owners[number] == cycle.thread
         }
         self._flushed: dict[int, set[Line]] = {}  # by thread, since its last fence
         self._lingering: dict[int, set[Line]] = {}  # since its last full fence
