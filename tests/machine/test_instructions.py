@@ -26,8 +26,8 @@ MORE, LESS = 1.03, 0.90  # times the file's count: callgrind's own differ by up 
 def environment() -> str:
     """What the counts depend on beside our source."""
     gcc = subprocess.run(["gcc", "-dumpversion"], capture_output=True, text=True, check=True).stdout.strip()
-    python, numpy = (".".join(version.split(".")[:2]) for version in (platform.python_version(), np.__version__))
-    return f"{platform.machine()}, Python {python}, NumPy {numpy}, gcc {gcc}"
+    numpy = ".".join(np.__version__.split(".")[:2])  # another build of one version of Python takes a tenth less
+    return f"{platform.machine()}, Python {platform.python_version()}, NumPy {numpy}, gcc {gcc}"
 
 
 def counted(folder: Path) -> dict[str, int]:
