@@ -74,7 +74,7 @@ static void add_bytes(crash_line *its, const program_step *s, const uint8_t byte
     store->number = s->number, store->site = s->site;
 }
 
-/* What a line may hold in the middle of a store of more than two words: its first words, or its last ones, as copies go up or down. */
+/* What a line may hold in the middle of a larger store: its first words, or its last ones, as copies go up or down. */
 static void add_parts(crash_line *its, const program_step *s, const uint8_t *before, const uint8_t *bytes) {
     enum { WORD = 8 };
     uint8_t part[PROGRAM_LINE];
