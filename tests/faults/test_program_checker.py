@@ -741,6 +741,30 @@ def test_a_line_has_fourteen_versions_at_most_and_forgets_the_oldest() -> None:
     assert s.found() == {Found("no-invalidate", True, "new 7", "load")}
 
 
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("flushed", [True, False])
+def test_any_stores_of_one_host_to_a_line_are_right_if_they_are_published(seed: int, flushed: bool) -> None:
+    """More stores in a row than a line has versions for, of all sizes, as a sort makes them."""
+    draw, s, bytes_of = random.Random(seed), Stream("A", "B"), bytearray(LINE)
+    for number in range(draw.choice([15, 20, 60])):
+        nbytes = draw.choice([1, 2, 4, 8])
+        at = draw.randrange(0, LINE, nbytes)
+        data = draw.randbytes(nbytes)
+        s.store("A", X + at, data, f"place {draw.choice([number, number % 5])}")
+        bytes_of[at : at + nbytes] = data
+        at = draw.randrange(0, LINE - 8)
+        assert s.load("A", X + at, 8) == bytes_of[at : at + 8]
+    assert s.found() == set()
+    if flushed:
+        s.publish("A", X, LINE)
+    s.store("A", FLAG, 1, "signal")
+    s.publish("A", FLAG)
+    heard(s)
+    s.invalidate("B", X)
+    assert (s.load("B", X, LINE) == bytes_of) is flushed
+    assert {found.kind for found in s.found()} == (set() if flushed else {"not-flushed"})
+
+
 def test_sixteen_hosts_share_a_line() -> None:
     names = "ABCDEFGHIJKLMNOP"
     s = Stream(*names)

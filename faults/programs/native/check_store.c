@@ -76,10 +76,13 @@ static bool joins(const check_write *w, unsigned words, uint64_t bytes) {
     return write_bytes(&both, w->words | words, written(w) | bytes);
 }
 
-/* Whether no later version has any of a write's bytes but this one. */
-static bool is_newest_but(const check_line *line, const check_write *w, const check_write *but) {
-    EACH_WRITE(line, other)
-    if (other != w && other != but && other->time > w->time && written(other) & written(w)) return false;
+/* Whether a write can take a later one's time: no other version has any of its bytes since, and none between the two is of
+ * its words, as a copy's word that holds that one would seem to be without the write. */
+static bool can_be_later(const check_line *line, const check_write *w, const check_write *to) {
+    EACH_WRITE(line, other) {
+        if (other == w || other == to || other->time <= w->time) continue;
+        if (written(other) & written(w) || (other->time < to->time && other->words & w->words)) return false;
+    }
     return true;
 }
 
@@ -90,7 +93,7 @@ static void unite(const check_touch *t, check_copy *copy) {
         for (uint32_t later = 1; later <= WRITES; later++) {
             check_write *w = line_write(t->line, former), *to = line_write(t->line, later);
             if (w->time >= to->time || w->state || to->state || !is_of_row(t, w) || !is_of_row(t, to) ||
-                written(w) & written(to) || !is_newest_but(t->line, w, to) || !joins(to, w->words, written(w)))
+                written(w) & written(to) || !can_be_later(t->line, w, to) || !joins(to, w->words, written(w)))
                 continue;
             for (int word = 0; word < LINE_WORDS; word++) {
                 if (w->words & ~to->words & 1u << word) to->hash[word] = w->hash[word];
