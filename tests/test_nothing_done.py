@@ -20,6 +20,9 @@ LITMUS = ROOT / "tests/faults/litmus/OWNSTALE.yaml"
 FILES = {
     "empty.yaml": "",
     "none.yaml": "faults: []",
+    "still.yaml": "adversary: {evict: 0, prefetch: 0, land: 0}",
+    "still_too.yaml": "adversary: {evict: 0, prefetch: 0, land: 0}\n"
+    "faults: [{kind: stall, rank: 1, when: {instruction: 0}, seconds: 0.01}]",
     "late.yaml": "faults:\n  - {kind: crash, rank: 1, when: {call: 500, instruction: 0}}",
     "beyond.yaml": "faults:\n  - {kind: crash, rank: 1, when: {instruction: 9999}}",
     "untouched.yaml": "faults:\n"
@@ -44,6 +47,8 @@ ROWS = [
         "the adversary moved no line: so little work draws no move from seed 7",
     ),
     (f"{RUN} --faults none.yaml", 2, "none.yaml has neither faults nor an adversary"),
+    (f"{RUN} --faults still.yaml", 2, "still.yaml has neither faults nor an adversary with a rate above 0"),
+    (f"{RUN} --faults still_too.yaml", 0, "worst case (nothing leaves a cache by itself)"),
     ("faults sweep barrier -n 2 --kinds flip_payload -j 1", 3, "no call has a place for flip_payload"),
     (f"{CAMPAIGN} --kinds nature --faults beyond.yaml", 3, "no fault happened in any case"),
     (f"{CAMPAIGN} --kinds nature --faults stranger.yaml", 2, "stranger.yaml: a fault is on rank 5, but cases have 2"),

@@ -48,8 +48,8 @@ def run(ctx: click.Context, asked: RunFlags) -> None:
     faults, disturbed = None, seed is not None and asked.adversary is not None
     if asked.script_file is not None:
         faults = load_script(asked.script_file, how=asked.how, adversary=asked.adversary)
-        disturbed = disturbed or faults.memory(memory) != memory
-        memory = faults.memory(memory)
+        before, memory = memory, faults.memory(memory)
+        disturbed = (disturbed or memory != before) and memory.seed is not None
     check_flags(pace=asked.pace, time_scale=asked.time_scale, sweep=sweep, backend=asked.backend)
     place = _place(asked)
     setup = replace(_setup(asked, what, memory, pool_name, place), faults="" if faults is None else str(faults))

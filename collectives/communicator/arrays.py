@@ -120,4 +120,5 @@ def block_bytes(collective: str, ranks: int, x: Array | None, out: Array | None)
                 f"{collective}: {role} has {array.size} elements, which do not divide among {ranks} ranks"
             )
         return array.nbytes // ranks
-    raise ArgumentError(f"{collective}: this rank needs an array that gives its size: pass x or out")
+    what = "out, as x counts at the root alone" if collective == "scatter" else "x or out"
+    raise ArgumentError(f"{collective}: this rank needs an array that gives its size: pass {what}")

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import ErrorType
 
 from collectives.communicator.communicator import Communicator
 from collectives.communicator.messages.requests import ANY, Rank, Request
@@ -120,7 +121,8 @@ class CxlGroup(PoolTensors, GroupVerbs):
         if before and isinstance(error, MismatchError):
             call += f", after {' '.join(filter(None, before))}"
         failed = as_torch(error, self._rank, call)
-        self._error = self._error or failed
+        if not isinstance(failed, ValueError):  # else nothing was sent, and the group goes on
+            self._error = self._error or failed
         return failed
 
     def start_coalescing(self, device: Any = None) -> None:
@@ -221,7 +223,7 @@ class CxlGroup(PoolTensors, GroupVerbs):
     _set_default_timeout = set_timeout
 
     def get_error(self) -> Any:
-        return dist.ErrorType.COMM_ERROR if self._error is not None else dist.ErrorType.SUCCESS
+        return ErrorType.COMM_ERROR if self._error is not None else ErrorType.SUCCESS
 
     def eager_connect_single_device(self, device: Any = None) -> None:
         """Do nothing: members meet when the group is made."""

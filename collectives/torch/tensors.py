@@ -97,7 +97,15 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
 def store(place: torch.Tensor, tensor: torch.Tensor) -> None:
     """Store a result to the tensor that it is for, where its `dense` place is another one."""
     if place is not tensor:
-        tensor.detach().copy_(place)
+        _copy(tensor.detach(), place)
+
+
+def _copy(tensor: torch.Tensor, place: torch.Tensor) -> None:
+    """Copy elements; of those that share their memory, as an expanded tensor's do, the last one stays, as with Gloo."""
+    for number, stride in enumerate(tensor.stride()):
+        if stride == 0 and tensor.shape[number] > 1:
+            tensor, place = tensor.narrow(number, 0, 1), place.narrow(number, -1, 1)
+    tensor.copy_(place)
 
 
 def nbytes(tensor: torch.Tensor) -> int:
@@ -118,7 +126,7 @@ def spread(whole: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
     """Store the elements of a 1-D tensor to tensors, one tensor after another."""
     parts = whole.split([tensor.numel() for tensor in tensors])
     for tensor, part in zip(tensors, parts, strict=True):
-        tensor.detach().copy_(part.view(tensor.shape))
+        _copy(tensor.detach(), part.view(tensor.shape))
 
 
 def describe(tensor: Any) -> str:

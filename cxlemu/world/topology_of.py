@@ -51,9 +51,14 @@ def _that_fits(default: Topology, memory: MemorySpec) -> Topology:
 
 
 def with_card_bytes(topology: Topology, card_bytes: int) -> Topology:
-    """Return a topology whose emulated cards have ``card_bytes`` each. Raises ValueError where they cannot."""
+    """Return a topology whose emulated cards have ``card_bytes`` each. Raises ArgumentError where they cannot."""
+    from pydantic import ValidationError
+
     emulation = topology.emulation.model_copy(update={"card_bytes": card_bytes})
-    return type(topology).model_validate(topology.model_copy(update={"emulation": emulation}))
+    try:
+        return type(topology).model_validate(topology.model_copy(update={"emulation": emulation}))
+    except ValidationError as error:
+        raise ArgumentError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
 
 
 def _with_cards(

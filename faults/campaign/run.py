@@ -74,8 +74,10 @@ class CampaignResult:
 
     @property
     def untried(self) -> bool:
-        """Whether there were faults, of which none happened in any case."""
-        return 0 < self.with_faults == self.counts[NEVER]
+        """Whether there were faults, of which none happened in any case; without any, whether nature moved nothing."""
+        never = [each.rule for _, _, each, _ in self.judged if each.kind == NEVER]
+        tried = self.with_faults or len(self.judged)
+        return 0 < tried == sum(rule != "nature" or not self.with_faults for rule in never)
 
     @property
     def kinds_left_out(self) -> NotDone:

@@ -125,6 +125,8 @@ class Spec(Model):
             raise NothingJudgedError(f"nothing was judged: declined: {'; '.join(declined)}")
         self._check_taken(shapes, scripts)
         sweep = CaseSweep(shapes, seeds, [*declined], self._left_out(shapes, scripts), self._named_kinds())
+        if not self.kinds and not scripts:
+            raise ArgumentError("this campaign has no cases: write kinds or scripts")
         if not 0 < len(sweep) <= CASES_MAX:
             raise ArgumentError(f"this campaign has {len(sweep)} cases: change seeds or sizes to have 1 to {CASES_MAX}")
         return sweep

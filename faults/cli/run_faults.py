@@ -43,7 +43,7 @@ class FaultScript:
         return cls(script, file)
 
     def __str__(self) -> str:
-        adversary = " and an adversary" if self.script.adversary is not None else ""
+        adversary = " and an adversary" if self.script.adversary else ""
         return f"{self.file}: {counted(len(self.script.faults), 'fault')}{adversary}"
 
     def memory(self, otherwise: MemorySpec) -> MemorySpec:

@@ -15,6 +15,7 @@ import click
 from click.core import ParameterSource
 from rich.table import Table
 
+from cxlemu.choices import DEFAULT_TOPOLOGY
 from cxlemu.cli.console import console
 from cxlemu.cli.output import write_json
 from cxlemu.errors import ArgumentError, name_ranks
@@ -25,6 +26,7 @@ from cxlemu.signals import is_stop, stops_exit
 from cxlemu.topology import Topology
 from cxlemu.topology.fields import closest
 from cxlemu.units import counted
+from cxlemu.world.topology_of import with_card_bytes
 from faults.cli.torchrun import TorchrunFlags
 from faults.cli.torchrun_rounds import tell_rounds
 from faults.cli.torchrun_undone import undone, without_a_word
@@ -142,14 +144,15 @@ def _script(asked: TorchrunFlags) -> TrainingScript | None:
 
 def _pool(asked: TorchrunFlags) -> dict[str, str]:
     """Check what the flags say of the pool, and give it as the ranks' environment has it."""
-    MemorySpec(asked.backend, seed=asked.adversary, devices=asked.devices)
+    memory = MemorySpec(asked.backend, seed=asked.adversary, devices=asked.devices)
     if asked.pace and asked.config:
         raise ArgumentError("--pace names a topology itself: leave out --config")
     if asked.pace and asked.compare:
         raise ArgumentError("--pace does not go with --compare: Gloo's messages take this machine's time")
     config = asked.pace or asked.config
-    if config:
-        Topology.load(config)
+    topology = Topology.load(config or DEFAULT_TOPOLOGY)
+    if asked.card_bytes is not None and not memory.backend.on_devices:
+        with_card_bytes(topology, asked.card_bytes)
     given = {
         "BACKEND": asked.backend,
         "SEED": asked.adversary,

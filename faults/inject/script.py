@@ -39,6 +39,10 @@ class NatureRates(Model):
     prefetch: Rate = Field(default=DEFAULT_RATES.prefetch, description="probability of a prefetch")
     land: Rate = Field(default=DEFAULT_RATES.land, description="probability that posted writes arrive")
 
+    def __bool__(self) -> bool:
+        """Whether nature can move anything."""
+        return bool(self.evict or self.prefetch or self.land)
+
 
 def check_faults(
     faults: Sequence[Fault], *, ranks: int, backend: str, cards: int | None = None, restarts: bool = False
@@ -77,8 +81,8 @@ class Script(Model):
     def eventful(cls, path: Path) -> Script:
         """Load the file of ``--faults``. Raises ConfigError for one that asks for nothing."""
         script = cls.load(path)
-        if not script.faults and script.adversary is None:
-            raise ConfigError(f"{path} has neither faults nor an adversary: nothing would happen")
+        if not script.faults and not script.adversary:
+            raise ConfigError(f"{path} has neither faults nor an adversary with a rate above 0: nothing would happen")
         return script
 
     @classmethod
@@ -95,7 +99,7 @@ class Script(Model):
 
     def memory(self) -> MemorySpec:
         """Describe the emulated memory with this script's adversary; without one, nature moves nothing by itself."""
-        if self.adversary is None:
+        if not self.adversary:
             return MemorySpec()
         return MemorySpec(seed=self.seed, rates=AdversaryRates(**self.adversary.model_dump()))
 

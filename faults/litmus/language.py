@@ -134,8 +134,8 @@ class _Reader:
         if data.get("hangs", "forbidden") not in {"allowed", "forbidden"}:
             raise self.error(("hangs",), f"is {shown(data['hangs'])} but should be allowed or forbidden")
         self._shared_lines(data.get("lines", {}))
-        initial = self._initial(data.get("initial", {}))
         threads = tuple(self._threads(data["hosts"]))
+        initial = self._initial(data.get("initial", {}))
         words = tuple(word._replace(initial=initial.get(word.name, 0)) for word in self.words.values())
         program = MachineProgram(threads, words, tuple(self.lines), tuple(self.registers))
         litmus = Litmus(
@@ -160,7 +160,8 @@ class _Reader:
 
     def _initial(self, initial: Mapping[str, Any]) -> dict[str, int]:
         for word, value in initial.items():
-            self._word(("initial", word), word)
+            if word not in self.words:
+                raise self.error(("initial", word), "is a word that no step uses")
             if type(value) is not int or not 0 <= value <= VALUE_MAX:
                 raise self.error(("initial", word), f"is {shown(value)} but should be a number from 0 to {VALUE_MAX}")
         return dict(initial)

@@ -77,6 +77,8 @@ class TimedVerbs:
         if name not in COLLECTIVES or name.endswith("v"):
             return member
         signature = inspect.signature(member)
+        if "x" not in signature.parameters:  # a barrier, a message
+            return member
 
         def timed(*given: Any, **named: Any) -> Any:
             bound = signature.bind(*given, **named)

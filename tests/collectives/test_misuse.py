@@ -323,6 +323,13 @@ def test_an_array_in_the_place_of_op_is_one_for_the_result(comm: Communicator) -
 
 
 @on_ranks()
+def test_who_is_not_the_root_is_told_which_array_gives_its_size(comm: Communicator) -> None:
+    if comm.rank:
+        with pytest.raises(ArgumentError, match="gives its size: pass out, as x counts at the root alone"):
+            comm.scatter(given())
+
+
+@on_ranks()
 def test_a_batch_takes_no_call_after_its_block(comm: Communicator) -> None:
     with pytest.raises(KeyError), comm.coalesce() as left:
         left.all_reduce(given())

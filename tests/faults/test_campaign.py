@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from html.parser import HTMLParser
@@ -16,7 +17,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from cxlemu.errors import NothingJudgedError
+from cxlemu.errors import ArgumentError, NothingJudgedError
 from faults.campaign.case import CampaignCase
 from faults.campaign.executors import Workers
 from faults.campaign.explain import story
@@ -479,6 +480,17 @@ def test_cases_whose_faults_never_happen_are_counted_by_themselves(tmp_path: Pat
     only = Spec.model_validate(spec | {"kinds": ("nature",), "scripts": (str(late),)}).sweep(2)
     result = CampaignRunner(only, threads, 1, budget_s=PATIENT_S).run()
     assert result.untried and result.exit_code == 3
+    with pytest.raises(ArgumentError, match="no cases: write kinds or scripts"):
+        Spec.model_validate(spec | {"kinds": ()}).sweep(2)
+
+
+def test_a_campaign_in_which_nature_moves_nothing_has_tried_nothing() -> None:
+    never = Judgement("never happened", "nature", "all_gather naive", "the adversary moved no line")
+    result = CampaignResult(2, counts=Counter({never.kind: 2}), judged=[("1", "", never, 0.0), ("2", "", never, 0.0)])
+    assert result.untried and result.exit_code == 3
+    result.judged[1] = ("2", "", Judgement("right"), 0.0)
+    result.counts = Counter({never.kind: 1, "right": 1})
+    assert not result.untried and result.exit_code == 0
 
 
 # --- what an algorithm declines ---------------------------------------------------------------------------------

@@ -257,6 +257,7 @@ forbidden: [B.r == 0]
     ("name: MP", "name: MP\nhangs: maybe", "hangs is 'maybe' but should be allowed or forbidden"),
     ("name: MP", "name: MP\nlines: {L: x}", "lines.L is 'x' but should be a list of words such as [x, y]"),
     ("name: MP", "name: MP\nlines: {L: [x, x]}", "lines.L[1] x appears in two places"),
+    ("name: MP", "name: MP\ninitial: {y: 1}", "MP.yaml:3: initial.y is a word that no step uses"),
     ("name: MP", "name: MP\ninitial: {x: one}", "initial.x is 'one' but should be a number from 0 to 1000000"),
     ("name: MP", "name: MP\ninitial: {x: 1000001}", "initial.x is 1000001 but should be a number from 0 to"),
     ("forbidden: [B.r == 0]", "", "no outcome is expected: write allowed, forbidden or hangs"),

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -103,6 +103,7 @@ def test_a_pickle_is_not_read(tmp_path: Path) -> None:
     (["--backend", "tape", __file__], "a backend is one of"),
     (["--pace", "six-cards", "-c", "laptop", __file__], "leave out --config"),
     (["--pace", "six-cards", "--compare", "gloo", __file__], "--pace does not go with --compare"),
+    (["--card-bytes", "1", __file__], "card_bytes is 1 but should hold at least two granules of 65536 bytes"),
 )
 def test_what_cannot_be_run_is_said(
     arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -292,6 +293,22 @@ def test_steps_on_a_modelled_fabric_are_told_beside_the_virtual_engine(tmp_path:
     of_second = [step["virtual_us"] for step in second]
     assert [step["virtual_us"] for step in first] == pytest.approx(of_second, rel=1e-4)
     assert "virtual us" in done.stdout
+
+
+@needs_torch
+def test_calls_without_an_array_are_made_on_a_modelled_fabric_as_they_are() -> None:
+    from faults.torch.steps import PacedSteps, TimedVerbs
+
+    class Comm:
+        def barrier(self, *, variant: str = "auto") -> str:
+            return f"barrier {variant}"
+
+        def send(self, array: Any, dest: int, tag: int = 0) -> str:
+            return f"sent to {dest}"
+
+    verbs = TimedVerbs(cast(Any, Comm()), cast(PacedSteps, None))
+    assert verbs.barrier() == "barrier auto"
+    assert verbs.send([1], 1) == "sent to 1"
 
 
 def test_what_ranks_said_is_no_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

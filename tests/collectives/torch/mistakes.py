@@ -52,6 +52,12 @@ def mistakes(rank: int, ranks: int, store: Any) -> dict[str, Any]:
             return str(error)
         return ""
 
+    wide, blocks = torch.ones(1).expand(3), [torch.zeros(1).expand(3) for _ in range(ranks)]  # one element, three times
+    dist.all_reduce(wide)
+    dist.all_gather(blocks, torch.full((3,), rank + 1.0))
+    root = told(lambda: dist.broadcast(torch.ones(1), src=ranks))  # nothing is sent
+    well = backend.get_error().name == "SUCCESS"
+
     f8, meta = torch.zeros(4, dtype=torch.float8_e4m3fn), torch.zeros(2, device="meta")
     found = {
         "f8": told(lambda: dist.all_reduce(f8)),
@@ -62,6 +68,9 @@ def mistakes(rank: int, ranks: int, store: Any) -> dict[str, Any]:
         "names": names,
         "made": x.tolist(),
         "resized": resized,
+        "expanded": [tensor.tolist() for tensor in (wide, *blocks)],
+        "root": root * well,
+        "error": backend.get_error().name,
     }
     dist.destroy_process_group()
     return found

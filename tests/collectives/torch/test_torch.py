@@ -49,8 +49,10 @@ def test_gloos_bits_in_calls_and_in_training_and_what_does_not_fit_is_said() -> 
         assert "float8_e4m3fn[4] can be sent, but not reduced" in said["f8"]
         assert "float32[2] is on meta: send tensor.cpu()" in said["device"]
         assert "float32[3] is not 2 times float32[2]" in said["shape"]
-        assert "in call 5 of group 0: all_reduce sum float32[" in said["mismatch"]
+        assert "in call 8 of group 0: all_reduce sum float32[" in said["mismatch"]
         assert "was revoked" in said["after"]
+        assert said["expanded"] == [[2.0] * 3, [1.0] * 3, [2.0] * 3]
+        assert "root 2 is not one of the ranks 0..1" in said["root"] and said["error"] == "COMM_ERROR"
         assert said["names"] == [] and "not resizable" in said["resized"] and said["made"] == [1.0, 1.0]
     gave_up, still = found[0]["timed"]
     assert "Timed out" in gave_up and "rank 1" in gave_up and still == "0:30:00"
