@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from faults.programs.every.events import EVICT, FETCH, Actor, Move, RunEvent, Trace
+from faults.programs.every.events import EVICT, FETCH, Actor, Line, Move, RunEvent, Trace
 from faults.programs.turns import MOVE_TURNS, steps_of
 
 Turns = tuple[tuple[int, int], ...]
@@ -319,31 +319,33 @@ class EverySearch(Generic[Ran]):
     def _evict(self, trace: Trace) -> None:
         """Try evictions: of a stored line, at once and before another host's use, and before a look at an old line."""
         events = trace.events
+        uses: dict[Line, list[tuple[int, RunEvent]]] = {}
+        arrivals: dict[Line, list[tuple[int, RunEvent]]] = {}
+        for n, event in enumerate(events):
+            for line in event.fetched | event.arrived:
+                uses.setdefault(line, []).append((n, event))
+            for line in event.arrived:
+                arrivals.setdefault(line, []).append((n, event))
+        fetched: dict[tuple[int, Line], int] = {}  # by host and line: the last fetch up to here
         for k, event in enumerate(events[:-1]):
             self._in_time()
-            if not isinstance(event.actor, int):
-                continue
-            for line in event.stored:
-                arrivals = [
-                    n for n, e in _at(events) if line in e.arrived and e.before >> k & 1 and e.host == event.host
-                ]
-                looks = [(n, e) for n, e in _at(events) if not event.before >> n & 1]
-                for n, e in (*looks, *trace.rounds):
-                    if line not in e.fetched | e.arrived or e.host == event.host:
-                        continue
-                    if not any(e.before >> arrival & 1 for arrival in arrivals):  # else it sees the store in any case
+            host, before = event.host, event.before
+            for line in event.stored if isinstance(event.actor, int) else ():
+                seen = sum(1 << n for n, e in arrivals.get(line, ()) if e.host == host and e.before >> k & 1)
+                looks = [(n, e) for n, e in uses.get(line, ()) if e.host != host and not before >> n & 1]
+                looks += [(n, e) for n, e in trace.rounds if e.host != host and line in e.fetched | e.arrived]
+                for n, e in looks:
+                    if not e.before & seen:  # else it sees the store in any case
                         for offset in {k + 1, max(n, k + 1)}:
-                            self._try_eviction(offset, (EVICT, event.host, *line))
-            for line in event.cached - event.stored:
-                fetches = [n for n, e in _at(events[:k]) if e.host == event.host and line in e.fetched]
-                if fetches and any(
-                    line in e.arrived
-                    and e.host != event.host
-                    and not events[fetches[-1]].before >> n & 1
-                    and not e.before >> k & 1
-                    for n, e in _at(events)
+                            self._try_eviction(offset, (EVICT, host, *line))
+            for line in event.cached - event.stored if isinstance(event.actor, int) else ():
+                last = fetched.get((host, line))
+                if last is not None and any(
+                    e.host != host and not events[last].before >> n & 1 and not e.before >> k & 1
+                    for n, e in arrivals.get(line, ())
                 ):
-                    self._try_eviction(k, (EVICT, event.host, *line))
+                    self._try_eviction(k, (EVICT, host, *line))
+            fetched |= {(host, line): k for line in event.fetched}
 
     def _try_eviction(self, offset: int, actor: Actor) -> None:
         if offset < len(self.places) and self.places[offset].evictions < self._evictions:
