@@ -1,4 +1,4 @@
-/* The fork server of a search: before main, a program waits here for requests, each of which makes it once more by fork. Its process
+/* The fork server of a search: before main, a program is made here once more by fork, again and again, and waits for a request. It
  * has what the loader and the constructors of its libraries have made, and the files of the run, which are the same in all runs; it
  * opens the pool in main, as it would by itself. What it leaves behind when it ends becomes the server's child.
  * faults/programs/servers.py is the other end. */
@@ -55,10 +55,13 @@ static bool answer(int driver, int32_t first, int32_t second) {
     return syscall(SYS_sendto, driver, both, sizeof both, MSG_NOSIGNAL, NULL, 0) == sizeof both;
 }
 
-static void become(const request *its, int driver) {
+/* Wait for a request: the fork is made while the driver still reads the last run. */
+static void become(request *its, int driver) {
     char path[2 * PROGRAM_PATH];
-    syscall(SYS_close, driver);
     setpgid(0, 0), prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (syscall(SYS_recvfrom, driver, its, sizeof *its, 0, NULL, NULL) != sizeof *its) _exit(0);
+    if (!answer(driver, getpid(), 0)) _exit(2);
+    syscall(SYS_close, driver);
     strcpy(getenv("CXLEMU_PROGRAM_THREAD"), its->thread);
     area_path(path, sizeof path, "output-%s", getenv("CXLEMU_PROGRAM_COMMAND"));
     const int output = (int)syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
@@ -86,15 +89,14 @@ __attribute__((constructor)) static void serve(void) {
     const enum refusal why = refusal();
     if (!area_attach(getenv("CXLEMU_PROGRAM_RUN"), atoi(getenv("CXLEMU_PROGRAM_HOST")))) _exit(2);
     if (!answer(driver, why, 0) || why != READY) _exit(0);
-    while (syscall(SYS_recvfrom, driver, &its, sizeof its, 0, NULL, NULL) == sizeof its) {
-        server = getpid();
+    server = getpid();
+    while (true) {
         const pid_t child = fork();
         if (child == 0) {
             become(&its, driver);
             return;
         }
-        if (child > 0) setpgid(child, child);
-        if (!answer(driver, child, 0) || child < 0 || !tell_end(driver, child)) break;
+        if (child < 0 || !tell_end(driver, child)) break;
     }
     _exit(0);
 }
