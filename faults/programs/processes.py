@@ -72,14 +72,18 @@ class RunProcesses:
         self._anew = servers is None  # whether a command was started without a server, which says what is left
         self._adopting = adopt(True)
 
+    def begin(self, stage: int = 0) -> None:
+        """Start the commands of a stage, which go on by themselves."""
+        these = [(number, its) for number, its in enumerate(self._setting.commands) if its.stage == stage]
+        threads = [self._area.expect(command.host, number, stage) for number, command in these]
+        for (number, command), thread in zip(these, threads, strict=True):
+            self._start(number, command, thread)
+
     def all_stages(self) -> None:
-        """Run the stages, one after another, as long as nothing fails."""
-        commands = self._setting.commands
-        for stage in range(commands[-1].stage + 1):
-            these = [(number, command) for number, command in enumerate(commands) if command.stage == stage]
-            threads = [self._area.expect(command.host, number, stage) for number, command in these]
-            for (number, command), thread in zip(these, threads, strict=True):
-                self._start(number, command, thread)
+        """See the first stage to its end, and run the others, one after another, as long as nothing fails."""
+        for stage in range(self._last + 1):
+            if stage:
+                self.begin(stage)
             while self._live and self._result.ending is RunEnding.ENDED:
                 silent = not self._poll.poll(LOOK_MS)
                 self._notice()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from contextlib import nullcontext
+from collections.abc import Generator
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 from cxlemu.files import read_file
@@ -30,9 +31,28 @@ from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult,
 from faults.programs.servers import ForkServers
 from faults.programs.turns import damage_in
 
+BegunRun = Generator[None, None, RunResult]
+
 
 def run(setting: ExecSetting, choice: RunChoice, servers: ForkServers | None = None) -> RunResult:
     """Run all stages once; in a search, ``servers`` make the processes."""
+    with closing(stages(setting, choice, servers)) as begun:
+        next(begun)
+        return finish(begun)
+
+
+def finish(begun: BegunRun) -> RunResult:
+    """Wait for a run to end; return what it came to."""
+    try:
+        next(begun)
+    except StopIteration as ended:
+        result: RunResult = ended.value
+        return result
+    raise AssertionError("a run begins once")
+
+
+def stages(setting: ExecSetting, choice: RunChoice, servers: ForkServers | None) -> BegunRun:
+    """Run all stages once, in two parts: `next` begins, and the processes go on by themselves until `finish`."""
     with (
         nullcontext(servers.folder) if servers else run_folder() as folder,
         making(_options(setting, choice), folder) as area,
@@ -44,6 +64,8 @@ def run(setting: ExecSetting, choice: RunChoice, servers: ForkServers | None = N
         area.check_room()
         result = RunResult(choice)
         with RunProcesses(area, setting, result, servers) as running:
+            running.begin()
+            yield
             running.all_stages()
         area.check_room(failed=result.ending is RunEnding.FAILED)
         status = area.status()

@@ -24,6 +24,7 @@ from cxlemu.cli import main
 from faults.programs.area import RawFinding
 from faults.programs.commands import parse_commands, parse_pools
 from faults.programs.every import record
+from faults.programs.every.ahead import RunsAhead
 from faults.programs.every.events import RunEvent, Trace, copied
 from faults.programs.every.explore import EveryCoverage, EveryLimits, _judge, explore
 from faults.programs.every.record import RecordReader
@@ -362,6 +363,14 @@ def test_a_lock_takes_no_execution_for_a_look_in_vain(lock: str, executions: int
     assert json.loads(result.stdout)["every"]["executions"] == executions
 
 
+def test_a_line_leaves_by_chance_only_where_another_host_could_notice() -> None:
+    program = build(EXAMPLES / "queue.c", "-DMESSAGES=1")
+    words = f"{program} send : {program} receive".split()
+    result = invoke("--pool", "/dev/shm/queue=2M", "--evictions", "1", "--json", "-", "--", *words)
+    told = json.loads(result.stdout)["every"]
+    assert (told["executions"], told["runs"]) == (12, 24)
+
+
 @pytest.mark.deep
 def test_a_lock_of_three_hosts_comes_to_an_end() -> None:
     program = build(EXAMPLES / "locks.c")
@@ -428,7 +437,7 @@ def test_a_run_is_given_up_where_it_takes_too_long_to_examine(
         return its
 
     monkeypatch.setattr("faults.programs.every.explore.time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr("faults.programs.every.explore.run", until_late("run", run))
+    monkeypatch.setattr(RunsAhead, "run", until_late("run", RunsAhead.run))
     monkeypatch.setattr(RecordReader, "read", until_late("read", RecordReader.read))
     ((_, covered),) = explore(setting(litmus, "s:0:1 f:0 x : i:0 l:0"), EveryLimits(budget_s=60.0))
     assert done == ["run", "read"][: 1 + (late == "read")] and (covered.executions, covered.runs) == (0, 1)

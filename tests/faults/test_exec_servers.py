@@ -8,7 +8,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,10 +20,12 @@ from faults.programs import doing, processes
 from faults.programs.area import ENDED, OUTSIDE, RUNNING, STARTING, WAITING, Area, PoolThread
 from faults.programs.commands import parse_commands, parse_pools
 from faults.programs.crashes import crash_everywhere
+from faults.programs.every.ahead import MADE_MOST, RunsAhead
 from faults.programs.every.explore import EveryCoverage, EveryLimits, explore
+from faults.programs.every.search import EverySearch, Turns
 from faults.programs.processes import SLEEPING_LOOKS, RunProcesses
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
-from faults.programs.run import run
+from faults.programs.run import BegunRun, finish, run
 from faults.programs.servers import ForkServer, ForkServers, ServedProcess, children
 from tests.faults.test_exec_every import EXAMPLES, HERE
 from tests.helpers.pool_programs import build, on_x86
@@ -70,6 +72,55 @@ def test_every_run_of_a_search_is_as_without_a_server(anew: pytest.MonkeyPatch) 
     fast, covered = searched(of)
     assert list(map(shape, fast)) == list(map(shape, slow)) and len(fast) > 5
     assert covered.sentence() == covered_slowly.sentence() and not covered.anew
+
+
+def test_every_run_is_as_where_none_is_made_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = build(EXAMPLES / "queue.c", "-DMESSAGES=1")
+    of = setting(str(queue), "send", POOL, ":", str(queue), "receive", POOL)
+    ahead, coming, finished = searched(of)[0], list[object](), list[BegunRun]()
+    monkeypatch.setattr(EverySearch, "following", lambda _: coming.append(None))
+    assert list(map(shape, ahead)) == list(map(shape, searched(of)[0])) and len(coming) == len(ahead)
+    monkeypatch.undo()
+    monkeypatch.setattr("faults.programs.every.ahead.finish", lambda begun: (finished.append(begun), finish(begun))[1])
+    assert list(map(shape, searched(of)[0])) == list(map(shape, ahead))
+    assert len(finished) == len(ahead)  # none is made in vain
+
+
+def ahead(following: list[int | None], late: Sequence[int] = ()) -> tuple[RunsAhead, list[int]]:
+    """Runs ahead, and the numbers of those that were made; of these the ``late`` ones end at a deadline."""
+    made: list[int] = []
+
+    def make(turns: Turns) -> BegunRun:
+        made.append(turns[0][0])
+        ending = RunEnding.DEADLINE if len(made) in late else RunEnding.ENDED
+        yield
+        return RunResult(RunChoice(None, 0, turns), ending)
+
+    numbers = iter(following)
+    return RunsAhead(make, lambda: ((number, 1),) if (number := next(numbers)) is not None else None), made
+
+
+def test_a_run_that_was_made_ahead_is_kept_until_it_is_asked_for() -> None:
+    runs, made = ahead([2, 2, None, None])
+    for number in (1, 3, 4, 2):
+        assert runs.run(((number, 1),)).choice.script == ((number, 1),)
+    assert made == [1, 2, 3, 4]
+
+
+def test_a_run_ahead_that_ends_at_its_deadline_is_made_again() -> None:
+    runs, made = ahead([2, None], late=[2])
+    assert [runs.run(((number, 1),)).ending for number in (1, 2)] == [RunEnding.ENDED] * 2 and made == [1, 2, 2]
+
+
+def test_of_runs_ahead_that_nobody_asks_for_the_first_are_dropped() -> None:
+    runs, made = ahead([*range(100, 101 + MADE_MOST), None, None])
+    for number in range(1 + MADE_MOST):
+        runs.run(((number, 1),))
+    begun = len(made)
+    runs.run(((101, 1),))
+    assert len(made) == begun
+    runs.run(((100, 1),))
+    assert len(made) == begun + 1
 
 
 def test_every_crash_is_as_without_a_server(anew: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from cxlemu.units import counted
 from faults.journal import JournalFile
 from faults.programs.crashes import Losses, only_dirty
 from faults.programs.damage import WHATS
+from faults.programs.every.ahead import RunsAhead
 from faults.programs.every.crashes import CrashSearch
 from faults.programs.every.damage import DamageSearch
 from faults.programs.every.events import Trace
@@ -22,7 +24,7 @@ from faults.programs.every.search import EverySearch, Turns
 from faults.programs.judge import matches_more, suppress
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult, untouched
 from faults.programs.resuming import SAVED_EACH_S, journal_of
-from faults.programs.run import run
+from faults.programs.run import BegunRun, run, stages
 from faults.programs.servers import ForkServers
 from faults.programs.suppressions import Suppression
 from faults.programs.turns import crash_in, damage_in
@@ -140,14 +142,20 @@ def _runs(
 
     reader = RecordReader(setting.coherent, in_time)
 
-    def once(turns: Turns, sure: int, losses: Losses | None = () if limits.damage else None) -> tuple[RunResult, Trace]:
+    def hurried() -> ExecSetting:
         left = max(began + limits.budget_s - time.monotonic(), 0.1)
-        hurried = replace(setting, deadline_s=min(setting.deadline_s, left))
+        return replace(setting, deadline_s=min(setting.deadline_s, left))
+
+    def begun(turns: Turns) -> BegunRun:
+        return stages(hurried(), RunChoice(None, 0, turns, () if limits.damage else None), servers)
+
+    def once(turns: Turns, sure: int, losses: Losses | None = None) -> tuple[RunResult, Trace]:
         with stops.come():
-            result = run(hurried, RunChoice(None, 0, turns, losses), servers)
+            result = ahead.run(turns) if losses is None else run(hurried(), RunChoice(None, 0, turns, losses), servers)
         record, result.record = result.record, (0, b"")
         latest[:] = [suppress(setting, result, reasons)]
-        if result.ending is RunEnding.DEADLINE and left < setting.deadline_s and not result.failed:
+        spent = time.monotonic() > began + limits.budget_s
+        if result.ending is RunEnding.DEADLINE and spent and not result.failed:
             raise _CutShort(latest[0])
         trace = reader.read(record, result.turns, sure, result.invariants)
         covered.past_caches |= holds_nt(record)
@@ -159,14 +167,17 @@ def _runs(
     crashing = [CrashSearch(once, host, last, **how) for host in limits.crashes]
     plain = [DamageSearch(once, limits.damage, last, **how) if limits.damage else EverySearch(once, **how)]
     searches: Sequence[EverySearch[RunResult]] = crashing or plain
-    for number in range(journal.done[-1]["search"] if journal and journal.done else 0, len(searches)):
-        if not (yield from _searched(searches, number, setting, covered, began, stops, journal)):
-            break
-    else:
-        if limits.damage and not covered.met:
-            covered.undecided[f"no access met a {WHATS[limits.damage]}"] = None
-        if crashing and not any(search.leaves for search in crashing):
-            covered.undecided["no host stores anything to a pool before the last stage, so no crash was tried"] = None
+    with closing(RunsAhead(begun, plain[0].following)) as ahead:
+        for number in range(journal.done[-1]["search"] if journal and journal.done else 0, len(searches)):
+            if not (yield from _searched(searches, number, setting, covered, began, stops, journal)):
+                break
+        else:
+            if limits.damage and not covered.met:
+                covered.undecided[f"no access met a {WHATS[limits.damage]}"] = None
+            if crashing and not any(search.leaves for search in crashing):
+                covered.undecided["no host stores anything to a pool before the last stage, so no crash was tried"] = (
+                    None
+                )
     if covered.dirty and not covered.failed:
         covered.failed, covered.shown = covered.dirty, [covered.dirty]
         yield covered.dirty, covered

@@ -28,6 +28,7 @@ class Branch:
     actor: Actor
     event: RunEvent | None = None  # None: whatever the actor does there
     behind: list[Branch] = field(default_factory=list)
+    turns: Turns | None = None  # of the run that tries it, once they were asked for
 
     def first_way(self) -> list[RunEvent]:
         """List the events up to the end of the first branch."""
@@ -130,6 +131,21 @@ class EverySearch(Generic[Ran]):
         """Count the places in the last execution at which something is still to be tried."""
         return sum(bool(self._left(place)) for place in self.places if place.todo)
 
+    def following(self) -> Turns | None:
+        """Write the turns of the run behind the one that is being made, if that shows nothing more to try."""
+        for k in reversed(range(len(self.places))):
+            left = self._left(self.places[k])[k == len(self.places) - 1 :]
+            if left:
+                return self._turns(k, left[0])
+        return None
+
+    def _turns(self, offset: int, branch: Branch) -> Turns:
+        """Write the turns that lead to a place, and then along a branch, which is only ever one of this place."""
+        if branch.turns is None:
+            lead = branch.first_way()
+            branch.turns = turns_of([*_events_of(self.places[:offset]), *lead], None if lead else branch.actor)
+        return branch.turns
+
     def _left(self, place: TriedPlace) -> list[Branch]:
         return [
             branch
@@ -153,9 +169,8 @@ class EverySearch(Generic[Ran]):
 
     def _explored(self, branch: Branch | None) -> Ran:
         """Do so; no place changes before the run's end."""
-        begun = [place.event for place in self.places[:-1] if place.event is not None]
-        lead = branch.first_way() if branch else []
-        turns = turns_of([*begun, *lead], branch.actor if branch and not lead else None)
+        begun, lead = _events_of(self.places[:-1]), branch.first_way() if branch else []
+        turns = self._turns(len(self.places) - 1, branch) if branch else ()
         result, trace = self._run(turns, steps_of(turns))
         self.incomplete += not trace.complete
         events, offset = trace.events, len(begun)
@@ -350,6 +365,10 @@ class EverySearch(Generic[Ran]):
     def _try_eviction(self, offset: int, actor: Actor) -> None:
         if offset < len(self.places) and self.places[offset].evictions < self._evictions:
             self.places[offset].add(actor)
+
+
+def _events_of(places: Sequence[TriedPlace]) -> list[RunEvent]:
+    return [place.event for place in places if place.event is not None]
 
 
 def _evicts(event: RunEvent) -> bool:
