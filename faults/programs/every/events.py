@@ -72,7 +72,9 @@ class RunEvent:
 
     def same_as(self, event: RunEvent) -> bool:
         """Say whether two events of different runs are the same one."""
-        return (self.actor, self.fetched, self.arrived) == (event.actor, event.fetched, event.arrived)
+        return self is event or (
+            (self.actor, self.fetched, self.arrived) == (event.actor, event.fetched, event.arrived)
+        )
 
     def conflicts(self, event: RunEvent) -> bool:
         """Say whether it matters which of two events that could come next comes first."""
@@ -191,7 +193,7 @@ class EventOrder:
         if host in self._crashed:
             firm.add(self._crashed[host])
         thread = isinstance(actor, int)
-        if not thread and event.by_chance:
+        if event.crashes or event.damages:
             earlier = [(k, its) for k, its in enumerate(events) if its is not event]
             if event.crashes:
                 loose.update(k for k, its in earlier if its.host == host and its.leaves)
