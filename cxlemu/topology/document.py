@@ -28,7 +28,7 @@ class Document:
     """A parsed YAML file. Raises ConfigError where the bytes are not YAML as the module describes it."""
 
     def __init__(self, raw: bytes, file: str, noun: str = "topology") -> None:
-        self.file = file
+        self.file, self.raw = file, raw
         self.lines: dict[Key, int] = {(): 1}
         self._adopted: dict[Key, str] = {}  # keys that stand in another file
         if len(raw) > BYTES_MAX:
@@ -53,10 +53,7 @@ class Document:
 
     @classmethod
     def read(cls, path: Path, noun: str = "topology") -> Document:
-        try:
-            return cls(read_file(path, BYTES_MAX), str(path), noun)
-        except OSError as error:
-            raise ConfigError(f"{path}: {error.strerror}; give a {noun} file") from None
+        return cls(read_bytes(path, noun), str(path), noun)
 
     def place(self, key: Key) -> tuple[int, str]:
         """Return line and dotted name of ``key``; the line of the nearest key above it where it is missing."""
@@ -121,6 +118,14 @@ class Document:
             raise self._defect(node, f"{dotted(key)} {node.value[:40]} {what}; write 10 or 0.5")
         plain: str | int | float | bool | None = loader.construct_object(node)
         return plain
+
+
+def read_bytes(path: Path, noun: str = "topology") -> bytes:
+    """Read a file whole. Raises ConfigError where that cannot be."""
+    try:
+        return read_file(path, BYTES_MAX)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; give a {noun} file") from None
 
 
 class _Loader(yaml.SafeLoader):

@@ -30,10 +30,13 @@ class _Place(NamedTuple):
     trail: tuple[str, ...] = ()
 
 
-def with_hardware(document: Document) -> None:
-    """Fill in, in place, the figures that a document takes from its hardware file, if it names one."""
-    if HARDWARE in document.data:
-        _Sharing(document, _library(document, document.data[HARDWARE])).fill_in()
+def with_hardware(document: Document) -> Document | None:
+    """Fill in, in place, the figures that a document takes from its hardware file; return that, if it names one."""
+    if HARDWARE not in document.data:
+        return None
+    library = _library(document, document.data[HARDWARE])
+    _Sharing(document, library).fill_in()
+    return library
 
 
 def _library(document: Document, name: object) -> Document:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from pydantic import PrivateAttr, model_validator
 from cxlemu.errors import ArgumentError, ConfigError
 from cxlemu.suggest import with_choices
 from cxlemu.topology.checks import defects
-from cxlemu.topology.document import Document, Key, shown
+from cxlemu.topology.document import Document, Key, read_bytes, shown
 from cxlemu.topology.fields import validated
 from cxlemu.topology.hardware import with_hardware
 from cxlemu.topology.parts import Parts
@@ -88,7 +89,17 @@ class Topology(Parts):
             raise ConfigError(
                 with_choices(f"{shown(wanted)} is neither a file nor a shipped topology", wanted, shipped, " ({})")
             )
-        return cls._from_document(Document.read(path))
+        return _loaded(path) or cls._keep(path)
+
+    @classmethod
+    def _keep(cls, path: Path) -> Topology:
+        document = Document.read(path)
+        library = with_hardware(document)
+        topology = cls._from_document(document)
+        if len(_LOADED) == LOADED_MAX:
+            _LOADED.clear()
+        _LOADED[document.file] = topology, [its for its in (document, library) if its]
+        return topology
 
     @classmethod
     def parse(cls, raw: bytes, file: str) -> Topology:
@@ -101,11 +112,12 @@ class Topology(Parts):
         Raises:
             ConfigError: As for `load`.
         """
-        return cls._from_document(Document(raw, file))
+        document = Document(raw, file)
+        with_hardware(document)
+        return cls._from_document(document)
 
     @classmethod
     def _from_document(cls, document: Document) -> Topology:
-        with_hardware(document)
         data, provenance = take_provenance(document)
         topology = validated(cls, document, data)
         check_systems(document, provenance, topology.name)
@@ -163,3 +175,17 @@ class Topology(Parts):
             each = f"{counts[0]} each" if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)} each"
         where = f" ({each})" if len(counts) > 1 else ""
         return f"{counted(ranks, 'rank')} on {counted(len(counts), 'host')}{where}"
+
+
+# By path, with the files that each was made of: to parse and check them again takes 20 ms, and a world's start 50.
+_LOADED: dict[str, tuple[Topology, list[Document]]] = {}
+LOADED_MAX = 32
+
+
+def _loaded(path: Path) -> Topology | None:
+    """What was loaded from there, if its files still have the same content."""
+    topology, documents = _LOADED.get(str(path), (None, []))
+    with suppress(ConfigError):
+        if all(its.raw == read_bytes(Path(its.file)) for its in documents):
+            return topology
+    return None

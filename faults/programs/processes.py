@@ -109,7 +109,7 @@ class RunProcesses:
                 if pid not in self._gone:
                     signal.pidfd_send_signal(fd, signal.SIGKILL)
         ends = time.monotonic() + END_S
-        while (self._live or self._pidfds.keys() - self._gone or self._orphans()) and time.monotonic() < ends:
+        while (self._run_on(kind is not None) or self._orphans()) and time.monotonic() < ends:
             self._poll.poll(LOOK_MS)
             self._notice()
         if kind and self._servers:
@@ -117,6 +117,16 @@ class RunProcesses:
         adopt(self._adopting)
         for fd in self._pidfds.values():
             os.close(fd)
+
+    def _run_on(self, interrupted: bool) -> bool:
+        """Whether not all have ended; an interrupt may have come while an end was noted, which is told once."""
+        left = [fd for pid, fd in self._pidfds.items() if pid not in self._gone]
+        if not interrupted:
+            return bool(self._live or left)
+        ended = select.poll()
+        for fd in left:
+            ended.register(fd, select.POLLIN)
+        return len(ended.poll(0)) < len(left)
 
     def _let_end(self) -> None:
         """Wait for the processes that have made their last step: what they print may be still to come."""

@@ -58,6 +58,8 @@ def test_an_interrupt_at_any_place_of_a_search_leaves_nothing(part: int) -> None
     search(places.append)
     assert len(places) > 100
     before = children()
+    gc.collect()
+    gc.freeze()  # or each look for garbage would go through that of all tests before
     for place in places[part::PARTS]:
         with suppress(KeyboardInterrupt):  # the search may be over before it comes again, or not come to this place
             search(lambda here, stop=place: signal.raise_signal(signal.SIGINT) if here == stop else None)  # type: ignore[misc]

@@ -49,6 +49,16 @@ def test_an_entrys_keys_count_and_the_mappings_own_go_before_them(tmp_path: Path
     assert topology.provenance == {("hosts", "memory", "latency_ns"): Provenance("source", "a sheet")}
 
 
+def test_files_are_parsed_again_only_once_one_has_changed(tmp_path: Path) -> None:
+    first = load(tmp_path)
+    assert load(tmp_path) is first
+    assert load(tmp_path, parts=PARTS.replace("value: 100", "value: 101")).hosts.memory.latency_ns == 101
+    assert load(tmp_path, TOPOLOGY.replace("count: 2, lat", "count: 3, lat")).card_count == 3
+    (tmp_path / "parts.yaml").unlink()
+    with pytest.raises(ConfigError, match="hardware is 'parts.yaml', which is neither shipped"):
+        Topology.load(tmp_path / "shared.yaml")
+
+
 def test_what_is_printed_needs_no_hardware(tmp_path: Path) -> None:
     document = load(tmp_path).document()
     assert "hardware" not in document
