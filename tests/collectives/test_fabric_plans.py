@@ -218,6 +218,7 @@ emulation: {card_bytes: 8MiB}
 """
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("name", ["nvlink-8xh800", "unequal"])
 @pytest.mark.parametrize("collective", MOVES)
 def test_auto_takes_no_plan_that_the_model_prices_much_slower_than_another(collective: str, name: str) -> None:

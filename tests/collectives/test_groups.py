@@ -220,6 +220,7 @@ def drop_many_groups(context: RankContext) -> int:
     return len(context.rooms.held)
 
 
+@pytest.mark.deep
 def test_dropped_groups_give_their_room_back_where_nothing_collects() -> None:
     """As in training scripts, which turn collection off; a dropped communicator is in reference cycles."""
     cards: dict[str, Any] = {"topology": with_cards_of(512 << 10), "heap_bytes": "cards"}

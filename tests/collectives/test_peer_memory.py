@@ -300,6 +300,7 @@ def _survive(context: RankContext) -> Any:
         ).variant
 
 
+@pytest.mark.deep
 def test_survivors_go_on_from_process_to_process() -> None:
     became = launch_survivors(
         _survive, ranks=3, topology=ONE_HOST, memory=COHERENT, how="processes", deadline_s=PATIENT_S

@@ -165,7 +165,7 @@ def main_on_cards(context: RankContext) -> list[str]:
         return calls_in_a_row(comm)
 
 
-@pytest.mark.deep(rows=lambda how: how == "threads")
+@pytest.mark.deep
 @pytest.mark.parametrize("how", ["threads", "processes"])
 def test_results_are_right_on_real_cards(tmp_path: Path, how: Any) -> None:
     assert launch(main_on_cards, ranks=3, memory=real_cards(tmp_path), how=how) == [[]] * 3

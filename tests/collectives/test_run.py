@@ -348,6 +348,7 @@ def test_json_into_a_pipe(tmp_path: Path) -> None:
     assert "cannot be written: No such device" in run("barrier", "--json", str(tmp_path / "pipe"), code=2).stderr
 
 
+@pytest.mark.deep(rows=lambda arguments: arguments[0] == "run")
 @pytest.mark.each_value_once
 @pytest.mark.parametrize("arguments", [["run", "barrier", "-n", "2"], ["topology", "show", "laptop"], ["--help"]])
 @pytest.mark.parametrize("unbuffered", ["", "1"])
@@ -364,6 +365,7 @@ def test_a_full_stdout_is_one_sentence(arguments: list[str], unbuffered: str) ->
     assert (done.returncode, done.stderr) == (1, "cxlemu: the output cannot be written: No space left on device\n")
 
 
+@pytest.mark.deep(rows=lambda verb: not verb.startswith("plan"))
 @pytest.mark.parametrize(
     "verb", ["plan show all_gather -n 12 --limit 9999", "topology show laptop", "run --help"], ids=lambda verb: verb[:8]
 )

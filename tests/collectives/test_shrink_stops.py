@@ -19,7 +19,7 @@ DEADLINE_S = 10.0  # of ranks that are slow, and never in vain
 @pytest.mark.deep(rows=lambda ranks: ranks != 3)
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5])
 def test_no_two_groups_go_on_when_processes_are_stopped_at_any_step(ranks: int) -> None:
-    counts = stopped_shrinks(ranks, ranks, 20 if ranks == 3 else 100)
+    counts = stopped_shrinks(ranks, ranks, 8 if ranks == 3 else 100)
     assert counts["went on"] and counts["stopped"], counts
 
 

@@ -92,6 +92,7 @@ def test_a_module_that_the_file_imports_from_beside_it_keeps_its_assertions(tmp_
     assert done.returncode == 1 and "theirs is there" in done.stdout, done
 
 
+@pytest.mark.deep
 def test_real_ranks_fail_at_their_assertions(tmp_path: Path) -> None:
     (tmp_path / "lock.py").write_text(LOCK)
     done = optimized("-m", "cxlemu", "run", "--protocol", "lock.py:broken", "--seeds", "1", cwd=tmp_path)

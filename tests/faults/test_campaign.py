@@ -175,7 +175,7 @@ def has_no_memory_on_seed_3(case: CampaignCase) -> TimedJudgement:
     return judged(case)
 
 
-@pytest.mark.deep(rows=lambda lose: lose is has_no_memory_on_seed_3)
+@pytest.mark.deep
 @pytest.mark.parametrize("lose", [dies_on_seed_3, has_no_memory_on_seed_3])
 def test_a_worker_that_dies_is_no_verdict_and_costs_no_other_case(lose: Callable[..., TimedJudgement]) -> None:
     sweep = SPEC.model_copy(update={"mutant": None}).sweep(8)

@@ -315,6 +315,7 @@ def test_ranks_of_one_host_share_its_cache(ranks: int, ranks_per_host: int) -> N
         assert bool(failed) == bool(others)
 
 
+@pytest.mark.deep
 def test_processes_of_one_host_share_it_as_well(tmp_path: Path) -> None:
     file = tmp_path / "shared.py"
     file.write_text(NEVER_FLUSHED)
@@ -599,6 +600,7 @@ def test_seeds_and_repeats_make_runs(tmp_path: Path) -> None:
     assert seeds("--adversary", "off", "--repeat", "2") == [None, None]
 
 
+@pytest.mark.deep
 def test_ranks_of_a_launcher_run_a_protocol(tmp_path: Path) -> None:
     said = tmp_path / "said.json"
     line = next(file for file in EXAMPLES if file.stem == "early_ready")

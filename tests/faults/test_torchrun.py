@@ -193,6 +193,7 @@ def test_the_others_name_the_call_in_which_it_happened(what: str, place: str, in
     assert len(happened) == (what in ("kill", "stall"))
 
 
+@pytest.mark.deep
 @needs_torch
 def test_ranks_find_what_lies_beside_the_script_and_no_checkout_where_they_run(tmp_path: Path) -> None:
     checkout, scripts = tmp_path / "checkout", tmp_path / "scripts"
@@ -489,6 +490,7 @@ sys.exit(1)
 """
 
 
+@pytest.mark.deep
 @needs_torch
 def test_a_rank_that_somebody_suspends_tells_its_line_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -553,7 +555,7 @@ BY_RANK_1 = "; rank 1 ended without a word"
 
 
 @needs_torch
-@pytest.mark.deep(rows=lambda how: how not in ("late", "silent"))
+@pytest.mark.deep(rows=lambda how: how != "late")
 @with_rows(
     (
         "late",

@@ -47,7 +47,7 @@ MORE = [
     MutationCase("all_gather_gemm", "unfused", 2),
     MutationCase("send", "naive", 2),
 ]
-EVERY, EVERY_DEEP = 31, 23  # mutant
+EVERY, EVERY_DEEP = 61, 23  # mutant
 LARGE = {MORE[0]: 97}  # the definition takes 15 times as long for each of its mutants as for others
 TRIED = 10  # orders of each
 

@@ -81,6 +81,7 @@ def test_a_protocol_does_not_end_the_search(where: str, leave: str, folder: Path
     assert LEAVES[leave] in cxlemu("explore", f"{folder}/user.py:mine", code=1).output
 
 
+@pytest.mark.deep(rows=lambda leave: "Keyboard" in leave)
 @pytest.mark.parametrize("leave", ["raise SystemExit(0)", "raise KeyboardInterrupt"])
 def test_a_function_without_yield_does_not_end_the_search_or_the_run(leave: str, folder: Path) -> None:
     (folder / "user.py").write_text(
@@ -149,6 +150,7 @@ def test_a_file_does_not_end_the_command(leave: str, folder: Path) -> None:
         assert f"user.py:2 fails with {LEAVES[leave]}" in done.output
 
 
+@pytest.mark.deep(rows=lambda command: not command.startswith("prove"))
 @pytest.mark.parametrize("command", ["prove -n 2 -b 64 -j 2 --algorithm", "plan show --algorithm", "explore"])
 def test_os_exit_does_not_end_the_command(command: str, folder: Path) -> None:
     """In a process of its own, which it would end."""
@@ -213,6 +215,7 @@ IN_A_THREAD = "import os, threading; t = threading.Thread(target=os._exit, args=
 IN_A_WORKER = f"import multiprocessing; multiprocessing.parent_process() and exec({IN_A_THREAD!r})"
 
 
+@pytest.mark.deep(rows=lambda command: command.startswith("prove"))
 @pytest.mark.parametrize("command", ["prove -n 2 -b 64 -j 1 --algorithm", "explore"])
 def test_os_exit_in_a_thread_ends_the_command_with_a_sentence(command: str, folder: Path) -> None:
     (folder / "user.py").write_text(ALGORITHM.format(IN_A_THREAD))
@@ -342,6 +345,7 @@ def test_a_final_without_end_is_stopped(folder: Path, monkeypatch: pytest.Monkey
     assert "no end after 0.2 s" in cxlemu("explore", f"{folder}/user.py:mine", code=1).output
 
 
+@pytest.mark.deep(rows=lambda command: command.startswith("run"))
 @pytest.mark.parametrize("command", ["explore", "run --repeat 1 --protocol"])
 def test_what_a_final_returns_is_no_verdict(command: str, folder: Path) -> None:
     (folder / "user.py").write_text(PROTOCOL.format(first="pass", second="pass", final="return memory['word'] == 7"))
@@ -351,6 +355,7 @@ def test_what_a_final_returns_is_no_verdict(command: str, folder: Path) -> None:
     )
 
 
+@pytest.mark.deep(rows=lambda command: command.startswith("run"))
 @pytest.mark.parametrize("command", ["explore", "run --repeat 1 --protocol"])
 def test_ranks_that_do_nothing_are_not_judged(command: str, folder: Path) -> None:
     (folder / "user.py").write_text(PROTOCOL.format(first="return", second="pass", final="pass"))

@@ -55,7 +55,7 @@ def test_files_are_parsed_again_only_once_one_has_changed(tmp_path: Path) -> Non
     assert load(tmp_path, parts=PARTS.replace("value: 100", "value: 101")).hosts.memory.latency_ns == 101
     assert load(tmp_path, TOPOLOGY.replace("count: 2, lat", "count: 3, lat")).card_count == 3
     (tmp_path / "parts.yaml").unlink()
-    with pytest.raises(ConfigError, match="hardware is 'parts.yaml', which is neither shipped"):
+    with pytest.raises(ConfigError, match="which is neither shipped"):
         Topology.load(tmp_path / "shared.yaml")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from cxlemu.errors import ConfigError
 from cxlemu.topology import Accelerator, Topology
-from cxlemu.topology.intervals import Uncertain, changed, interval, intervals, uncertain, variations
+from cxlemu.topology.intervals import SAMPLES, Uncertain, changed, interval, intervals, uncertain, variations
 from cxlemu.topology.shipped import shipped_configs
 from tests.helpers.commands import cxlemu
 from tests.helpers.fabric_helpers import fabric
@@ -134,6 +134,13 @@ def test_a_figure_that_machines_take_from_one_entry_varies_in_all_of_them_at_onc
     assert apart == {"titan2-6xcz120: costs.call_ns", "other: costs.call_ns"}
 
 
+@pytest.fixture
+def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of them at once."""
+    monkeypatch.setattr(variations, "__defaults__", (SAMPLES // 10,))
+
+
+@pytest.mark.usefixtures("few_runs")
 def test_fabrics_of_one_name_that_differ_in_one_rate_are_told_by_their_files(tmp_path: Path) -> None:
     text = shipped_configs()["laptop"].read_text()
     link = "  - {name: bus, ends: [hosts, cards], gbytes_per_s: RATE, latency_ns: 20}\n"
@@ -153,6 +160,7 @@ def simulate(*arguments: str) -> Any:
     return cxlemu("simulate", "all_gather", "-b", "64M", *arguments)
 
 
+@pytest.mark.usefixtures("few_runs")
 def test_simulate_shows_the_interval_of_a_time_and_of_a_ratio(tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
     arguments = ("-c", "titan2-6xcz120", "--intervals", "--against", "infiniband-3xh100", "--json", str(file))

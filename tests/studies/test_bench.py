@@ -519,6 +519,7 @@ def test_a_peer_that_is_named_and_not_here_is_not_ok(monkeypatch: pytest.MonkeyP
     assert (done.exit_code, "left out: mpich: no such thing" in done.output) == (3, True), done.output
 
 
+@pytest.mark.deep
 def test_a_run_from_process_to_process_has_its_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare, "BANDWIDTH_BYTES", 1 << 20)
     asked = ("--source", "same", "--transport", "process", "--json", str(tmp_path / "b.json"))
