@@ -32,14 +32,13 @@ from cxlemu.errors import (
 from cxlemu.memory import MemorySpec
 from cxlemu.pool.session import Session
 from cxlemu.pool.session_area import RankState, Status
-from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch
 from tests.helpers import worlds
 from tests.helpers.tiers import PATIENT_S
 from tests.helpers.worlds import Program, with_cards_of
 
 REGION_BYTES = 1 << 16
-LAPTOP, SIX_CARDS = Topology.load("laptop"), Topology.load("six-cards")
+LAPTOP, SIX_CARDS = "laptop", "six-cards"
 
 
 def together(program: Program, ranks: int = 3, memory: MemorySpec | str = "emulated", **given: Any) -> list[Any]:
@@ -713,5 +712,5 @@ def test_a_communicator_says_who_it_is() -> None:
         with Communicator.world(context) as comm, comm.split(0, key=-comm.rank) as turned:
             return repr(turned)
 
-    said = launch(main, ranks=2, topology=Topology.load("laptop"))
+    said = launch(main, ranks=2, topology="laptop")
     assert said[1] == "<Communicator rank 0 of 2, world ranks (1, 0)>"

@@ -19,14 +19,13 @@ from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.memory.shadow import ShadowMemory
 from cxlemu.pool.board import Board, Notice
 from cxlemu.pool.ledger import LINES_MAX
-from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch
 from tests.helpers import worlds
 from tests.helpers.tables import with_rows
 from tests.helpers.tiers import PATIENT_S
 from tests.helpers.worlds import LOOKS, looks_limited, with_cards_of
 
-LAPTOP = Topology.load("laptop")
+LAPTOP = "laptop"
 SHM, WORST = MemorySpec("shm"), MemorySpec()
 
 

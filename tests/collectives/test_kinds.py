@@ -112,6 +112,11 @@ KINDS: dict[str, tuple[Any, Make, str]] = {
 }
 
 
+# Taken in the same way as one beside them.
+LIKE_OTHERS = {"half", "memoryview backwards", "DLPack with gaps", "torch with gaps", "record", "text", "date"}
+LIKE_OTHERS |= {"array.array", "mapped to read", "memoryview to read", "structure of objects"}
+
+
 def cut(x: np.ndarray, rank: int) -> np.ndarray:
     return x[BLOCK * rank :][:BLOCK]
 
@@ -260,6 +265,7 @@ def answers(context: RankContext, kind: str) -> dict[str, str]:
     return found
 
 
+@pytest.mark.deep(rows=lambda kind: kind in LIKE_OTHERS)
 @pytest.mark.filterwarnings("ignore:the matrix subclass")
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_verb_gives_what_numpy_does_or_refuses(kind: str) -> None:

@@ -45,7 +45,6 @@ from cxlemu.plan import (
     Stream,
 )
 from cxlemu.plan.instructions import encode
-from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch, launch_survivors
 from faults.lockstep.lockstep import Lockstep
 from faults.lockstep.orders import in_random_order, slow
@@ -59,7 +58,7 @@ from tests.helpers.tables import with_rows
 from tests.helpers.tiers import PATIENT_S, examples
 from tests.helpers.worlds import Program, calls_of
 
-ONE_HOST, COHERENT = Topology.load("one-host-four-ranks"), MemorySpec("shm")
+ONE_HOST, COHERENT = "one-host-four-ranks", MemorySpec("shm")
 MOVES = tuple(collective for collective in COLLECTIVES if collective not in ("barrier", "send"))
 ANYWHERE: dict[str, Any] = {"host_cache": None, "host": 0, "rank": 0}
 LARGE = 2_200_000  # elements of an f32 that auto takes from process to process
@@ -349,7 +348,7 @@ def test_communicators_check_it_before_anything_is_made() -> None:
             alone.all_reduce(np.zeros(LARGE))
         return told
 
-    told = launch(main, ranks=2, topology=Topology.load("laptop"), memory=COHERENT, deadline_s=PATIENT_S)
+    told = launch(main, ranks=2, topology="laptop", memory=COHERENT, deadline_s=PATIENT_S)
     for pigeon, hosts in told:
         assert pigeon == "unknown transport 'carrier pigeon': choose from pool, process"
         assert "rank 1 on host 1" in hosts

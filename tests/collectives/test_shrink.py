@@ -39,7 +39,6 @@ from cxlemu.pool.board import Board, Cause, Notice, Proposal, Stage, Vote, board
 from cxlemu.pool.ledger import Hold, HoldState
 from cxlemu.pool.segments import pool_names
 from cxlemu.pool.session import Session
-from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch, launch_survivors
 from cxlemu.world.outcome import Outcome
 from tests.helpers.card_files import real_cards
@@ -47,7 +46,7 @@ from tests.helpers.shrinking import ARENA, BOARD_OFFSET, SESSION_OFFSET, Schedul
 from tests.helpers.tiers import PATIENT_S
 from tests.helpers.worlds import Program
 
-LAPTOP = Topology.load("laptop")
+LAPTOP = "laptop"
 NOTICE_S = 4.0  # until a dead rank is noticed; a living one may have to wait as long for a core
 
 

@@ -35,7 +35,7 @@ from faults.verdict import Verdict
 from faults.zero_copy_calls import in_heap
 from tests.helpers import worlds
 from tests.helpers.expected import REDUCTIONS, assert_right, some_inputs
-from tests.helpers.tiers import PATIENT_S
+from tests.helpers.tiers import PATIENT_S, seeds
 
 MOVES = tuple(name for name, its in COLLECTIVES.items() if its.among_all)
 NBYTES, STRIP_BYTES = 1000, 8192
@@ -188,7 +188,7 @@ def test_plans_are_proved_and_keep_their_contract_wherever_arrays_lie(collective
     plan, rng = build(recipe(collective, "zero_copy"), roomy, call), np.random.default_rng(5)
     program = [(plan, some_inputs(call, rng)) for _ in range(3)]
     for mapped, memory in ((True, MemorySpec("shm")), (False, MemorySpec(seed=3)), (False, MemorySpec())):
-        for seed in range(5):
+        for seed in seeds(20):
             world = Lockstep(roomy, memory=memory, order=in_random_order(seed), mapped=mapped, apart=131)
             assert_right(world, program)
 

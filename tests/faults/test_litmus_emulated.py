@@ -15,6 +15,7 @@ from faults.litmus.run import LitmusResult, run
 from faults.machine.program import Do, MachineProgram, Step, Straight, Word
 from faults.protocols.memory import WordMemory
 from faults.protocols.places import WordAddresses, over_cards
+from tests.helpers.tiers import seeds
 
 FILES = sorted((Path(__file__).parent / "litmus").glob("*.yaml"))
 RUNS = 40
@@ -103,7 +104,7 @@ def test_the_abstract_machine_has_every_outcome_of_the_emulated_cache(file: Path
     litmus = read(file)
     result = run(litmus, Budget(), "native")
     possible = ends(result)
-    for seed in range(RUNS):
+    for seed in seeds(RUNS * 2):
         seen = Emulated(litmus, seed, in_c=in_c).run()
         assert seen in possible if seen is not None else result.hangs, f"seed {seed}"
 

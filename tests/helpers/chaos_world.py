@@ -17,7 +17,6 @@ import numpy as np
 from collectives import Communicator
 from cxlemu.errors import CxlemuError, ExcludedError, InputError, RunError
 from cxlemu.memory import MemorySpec
-from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch_survivors
 
 DEADLINE_S = 3.0
@@ -77,7 +76,7 @@ def main(seed: int, pool_name: str, progress: Path) -> int:
         outcome = launch_survivors(
             partial(live, seed=seed, calls=its.choice([100, 500, 2000])),
             ranks=its.choice([2, 3, 4]),
-            topology=Topology.load("laptop"),
+            topology="laptop",
             memory=memory,
             how="processes",
             deadline_s=DEADLINE_S,

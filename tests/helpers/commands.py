@@ -1,22 +1,28 @@
 """Commands of cxlemu, run in this process, and Python in another one."""
 
+from __future__ import annotations
+
 import json
 import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from click.testing import CliRunner, Result
-
-from cxlemu.cli import main
 from tests.helpers.tiers import PATIENT_S
+
+if TYPE_CHECKING:  # ranks import this module, and should do so fast
+    from click.testing import Result
 
 
 def cxlemu(
     *words: object, code: int | None = None, columns: int | None = None, stdin: str | None = None, **settings: Any
 ) -> Result:
     """Run a command; it exits with ``code``, if one is given."""
+    from click.testing import CliRunner
+
+    from cxlemu.cli import main
+
     if columns is not None:
         settings["env"] = {"COLUMNS": str(columns)}
     result = CliRunner().invoke(main, [str(word) for word in words], input=stdin, **settings)

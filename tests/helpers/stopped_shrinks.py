@@ -20,11 +20,10 @@ import numpy as np
 from collectives.communicator.communicator import Communicator
 from collectives.communicator.membership.shrink import Agreement
 from cxlemu.errors import DeadlineError, ExcludedError, PeerLostError, RevokedError
-from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch_survivors
 from tests.helpers.tiers import PATIENT_S
 
-LAPTOP = Topology.load("laptop")
+LAPTOP = "laptop"
 DEADLINES_S, STOPS_S = (0.05, 0.2), (0.02, 0.1, 0.3)
 ROUNDS = 100  # of a world
 AGAIN_S = 0.05  # between two looks of the parent at whom to continue

@@ -4,13 +4,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial, wraps
 from inspect import Parameter, Signature, signature
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from collectives import Communicator
-from cxlemu import RankContext, Topology, launch
+from cxlemu import RankContext, launch
 from cxlemu.memory import MemorySpec
 from cxlemu.plan import Call
 from tests.helpers.tiers import PATIENT_S
+
+if TYPE_CHECKING:  # ranks that are processes import this module, and need no model of topologies
+    from cxlemu import Topology
 
 Program = Callable[[Communicator], Any]
 
@@ -21,7 +24,7 @@ def together(
     memory: MemorySpec | str = "shm",
     engine: str = "native",
     *,
-    topology: Topology | str | None = "laptop",
+    topology: "Topology | str | None" = "laptop",
     **given: Any,
 ) -> list[Any]:
     """What ``program`` returns on every rank, in a communicator made with what is ``given``."""
@@ -33,7 +36,9 @@ def together(
     return launch(main, ranks=ranks, topology=topology, memory=memory, deadline_s=PATIENT_S)
 
 
-def with_cards_of(nbytes: int) -> Topology:
+def with_cards_of(nbytes: int) -> "Topology":
+    from cxlemu import Topology
+
     laptop = Topology.load("laptop")
     return laptop.model_copy(update={"emulation": laptop.emulation.model_copy(update={"card_bytes": nbytes})})
 

@@ -37,6 +37,7 @@ def cards(tmp_path: Path) -> list[str]:
 # -- it works
 
 
+@pytest.mark.deep(rows=lambda how: how == "processes")
 @pytest.mark.each_value_once
 @pytest.mark.parametrize("how", ["threads", "processes"])
 @pytest.mark.parametrize("engine", ["reference", "native"])

@@ -17,12 +17,11 @@ from cxlemu.memory import MemorySpec
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import DTYPES, Call
 from cxlemu.plan.reduction import folds
-from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch
 from tests.helpers.expected import COLLECTIVES, NOTHING, OPS, REDUCTIONS, expected, input_bytes
 from tests.helpers.tiers import PATIENT_S
 
-LAPTOP = Topology.load("laptop")
+LAPTOP = "laptop"
 Program = Callable[[Communicator], Any]
 SILENCE_S = 2.0  # after which a rank that shows no life is given up
 

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from collectives import Communicator
-from cxlemu import RankContext, Topology, launch
+from cxlemu import RankContext, launch
 from cxlemu.errors import RankFailures
 from cxlemu.memory import MemorySpec
 from tests.helpers.tiers import PATIENT_S
 
-LAPTOP = Topology.load("laptop")
+LAPTOP = "laptop"
 
 
 def with_pool(context: RankContext, how: str) -> float:
