@@ -9,7 +9,7 @@ static uint64_t bits(adversary *a) {
     return z ^ z >> 31;
 }
 
-static double random_number(adversary *a) { return (double)(bits(a) >> 11) * 0x1p-53; }
+static double random_number(adversary *a) { return (double)(int64_t)(bits(a) >> 11) * 0x1p-53; }
 
 void adversary_touched(adversary *a, window lines) {
     if (lines.first < lines.last) a->touched[a->touches++ % LAPS] = lines;
@@ -45,7 +45,7 @@ void adversary_aim(adversary *a, enum action action, adversary_move *move) {
     move->action = action;
     move->lines = (window){range.card, start, start + lines};
     if (whole < 0.5) {
-        memset(move->among, 1, sizeof move->among);
+        memset(move->among, 1, (size_t)lines);
         return;
     }
     uint64_t word = 0;

@@ -306,26 +306,29 @@ void cache_land_nt(card_cache *c, int64_t offset, const uint8_t *bytes, int64_t 
     copy(c->pool + offset, bytes, nbytes);
 }
 
-int64_t cache_move(card_cache *c, const adversary_move *move) {
-    int64_t count = 0, line;
-    for (int64_t k = move->lines.first; k < move->lines.last; k++) {
-        if (!move->among[k - move->lines.first]) continue;
-        switch (move->action) {
-        case EVICT: /* dirty lines go to the pool at once, unless an older write-back of the line is still pending */
-            if (c->state[k] == 0 || (c->state[k] & DIRTY && c->pending[k])) continue;
-            if (c->state[k] & DIRTY) put_lines(c, c->data, k, k + 1);
-            THEN();
-            c->state[k] = 0;
-            break;
-        case PREFETCH:
-            if (c->state[k] & PRESENT || cache_check_load(c, k, k + 1, &line) != DONE) continue;
-            fetch(c, k, k + 1);
-            break;
-        default:
-            if (!c->pending[k]) continue;
-            land(c, k, k + 1);
-        }
-        count++;
+bool cache_move_line(card_cache *c, enum action action, int64_t k) {
+    int64_t line;
+    switch (action) {
+    case EVICT: /* a dirty line goes to the pool at once, unless an older write-back of it is still pending */
+        if (c->state[k] == 0 || (c->state[k] & DIRTY && c->pending[k])) return false;
+        if (c->state[k] & DIRTY) put_lines(c, c->data, k, k + 1);
+        THEN();
+        c->state[k] = 0;
+        return true;
+    case PREFETCH:
+        if (c->state[k] & PRESENT || cache_check_load(c, k, k + 1, &line) != DONE) return false;
+        fetch(c, k, k + 1);
+        return true;
+    default:
+        if (!c->pending[k]) return false;
+        land(c, k, k + 1);
+        return true;
     }
+}
+
+int64_t cache_move(card_cache *c, const adversary_move *move) {
+    int64_t count = 0;
+    for (int64_t k = move->lines.first; k < move->lines.last; k++)
+        if (move->among[k - move->lines.first]) count += cache_move_line(c, move->action, k);
     return count;
 }

@@ -32,7 +32,8 @@ void cache_push_doorbell(card_cache *c, int64_t line);
 void cache_fetch_doorbell(card_cache *c, int64_t line);
 void cache_land_nt(card_cache *c, int64_t offset, const uint8_t *bytes, int64_t nbytes);
 
-/* Make a move of nature; returns how many lines it moved. */
+/* Make a move of nature, of one line, where it is possible; and of many, which returns how many lines it moved. */
+bool cache_move_line(card_cache *c, enum action action, int64_t line);
 int64_t cache_move(card_cache *c, const adversary_move *move);
 
 /* Copy bytes [at, at + nbytes) of strided ones to `into`; and from `from` to strided ones. */

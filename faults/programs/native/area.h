@@ -103,6 +103,8 @@ typedef struct {
     uint64_t written; /* the last step that stored anything, or let anything arrive */
     uint64_t clock_ns; /* of the programs' time */
     uint64_t random, burst, late, low, change_points[4];
+    uint64_t chances[ACTIONS]; /* nature's rates, of 2^53; and whether this run's hosts have habits */
+    bool habits;
     uint64_t owed; /* how often image_pay has let everything posted arrive */
     int32_t driver; /* its pid */
     _Atomic int32_t thread_count; /* raised when the thread is there */
@@ -166,7 +168,7 @@ typedef struct {
     host_image images[PROGRAM_HOSTS][PROGRAM_POOLS];
 } program_process;
 
-extern program_process here;
+extern program_process here __attribute__((visibility("hidden"))); /* found without a look-up */
 
 /* Damage a link, a card or a line, one of each in a run: the driver looks whether an access has met it. */
 static inline void area_break(int kind, int where, int64_t line) {

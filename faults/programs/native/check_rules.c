@@ -193,9 +193,10 @@ void rule_load_words(const check_touch *t, unsigned words, check_copy *copy, con
     const check_write *last = line_last(t->line);
     complete_drop(t->line, copy);
     for (int word = 0; word < LINE_WORDS; word++) {
+        if (!(words >> word & 1)) continue;
         const bool is_last = last && line_write(t->line, held(copy->cached, word)) == last;
         const bool covered = is_last && !(touched_bytes(t) & bytes_of_word(word) & ~written(last));
-        if (words >> word & 1 && !(covered && has_seen(t->step, last))) load_word(t, word, copy, line_bytes);
+        if (!(covered && has_seen(t->step, last))) load_word(t, word, copy, line_bytes);
     }
 }
 
@@ -233,19 +234,27 @@ void rule_store_beside(const check_touch *t, unsigned words) {
     }
 }
 
+/* Whether a host knows of another one's write, which is in the pool, and may still have older bytes of it. Of a write that is not
+ * there, rule_store has reported. */
+static bool may_lack(const check_touch *t, const check_write *w) {
+    const int host = t->step->host;
+    return w->host != host && known(host, w) && known_landed(host, w) && !fresh(t, w);
+}
+
 /* A dirty line is flushed: it takes along the bytes beside the stores as this host had them, which may be old. */
 void rule_flush_beside(const check_touch *t) {
     check_copy *copy = line_copy(t->line, t->step->host);
     check_write *last = NULL;
+    bool lacks = false;
     complete_drop(t->line, copy);
     EACH_WRITE(t->line, w) {
         if (w->host == t->step->host && !(w->state & WRITE_LEFT) && (!last || w->time > last->time)) last = w;
+        lacks = lacks || may_lack(t, w);
     }
-    if (!last) return;
+    if (!last || !lacks) return;
     for (int word = 0; word < LINE_WORDS; word++) {
         check_write *rest = newest_known(t, bytes_of_word(word));
-        if (!rest || rest->host == t->step->host || rest->time > last->time || fresh(t, rest)) continue;
-        if (!known_landed(t->step->host, rest)) continue; /* rule_store has reported that */
+        if (!rest || !may_lack(t, rest) || rest->time > last->time) continue;
         const check_write *got = line_write(t->line, held(copy->cached, word));
         program_finding f = finding_at(t->step, STALE_ALLOCATE, got == rest ? PREDICTED : MANIFEST);
         add_write(&f, rest);

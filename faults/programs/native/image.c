@@ -54,16 +54,21 @@ int64_t image_run(int host, pool_lines lines, uint8_t state, uint8_t pending) {
            all_are(image->cache.pending + end, pending))
         end += 8;
     while (end < lines.last && image->cache.state[end] == state && image->cache.pending[end] == pending) end++;
+    int64_t told = lines.first;
     lines.last = end;
-    if (end == lines.first ||
-        memcmp(run_at(image->twin, lines), run_at(image->cache.data, lines), run_bytes(lines)) == 0)
+    if (end - told > 1 && memcmp(run_at(image->twin, lines), run_at(image->cache.data, lines), run_bytes(lines)) == 0)
         return end;
-    for (end = lines.first; image_is_told(image, end);) end++;
-    return end;
+    while (told < end && image_is_told(image, told)) told++;
+    return told;
+}
+
+static void set_run(card_cache *c, pool_lines run, uint8_t state) {
+    if (run.last - run.first == 1) c->state[run.first] = state;
+    else memset(c->state + run.first, state, run_bytes(run) / LINE_BYTES);
 }
 
 static void told_run(const host_image *image, pool_lines run) {
-    memcpy(run_at(image->twin, run), run_at(image->cache.data, run), run_bytes(run));
+    put_bytes(run_at(image->twin, run), run_at(image->cache.data, run), run_bytes(run));
 }
 
 /* Fetch a run of absent lines, of which nothing is pending. */
@@ -77,10 +82,10 @@ static void fetch_run(mover by, pool_lines run) {
 /* Let a run of lines leave the cache, where nothing of it is pending. */
 static void drop_run(mover by, pool_lines run, bool hit) {
     host_image *image = image_of(by.host, run.pool);
-    memset(image->cache.state + run.first, 0, (size_t)(run.last - run.first));
+    set_run(&image->cache, run, 0);
     tell_lines(by, MOVE_DROP, run, 0, 0, 0);
     if (hit) return; /* the load that comes now hits the old bytes */
-    memcpy(run_at(image->cache.data, run), run_at(image->cache.pool, run), run_bytes(run));
+    put_bytes(run_at(image->cache.data, run), run_at(image->cache.pool, run), run_bytes(run));
     told_run(image, run);
     if (in_pages(by.host)) fetch_run(by, run);
 }
@@ -91,7 +96,7 @@ static void complete_run(mover by, pool_lines run, bool lingers) {
     tell_lines(by, MOVE_LAND, run, 0, LINE_BYTES, 0);
     rest_ends();
     cache_complete(c, run.first, run.last);
-    if (lingers) memset(c->state + run.first, PRESENT | FLUSHED | LINGERS, (size_t)(run.last - run.first));
+    if (lingers) set_run(c, run, PRESENT | FLUSHED | LINGERS);
     else drop_run(by, run, false);
 }
 
@@ -125,7 +130,7 @@ static void decide_crash(mover by, int pool, int64_t line) {
 
 void image_told(int host, int pool, int64_t offset, int64_t nbytes) {
     host_image *image = image_of(host, pool);
-    memcpy(image->twin + offset, image->cache.data + offset, (size_t)nbytes);
+    put_bytes(image->twin + offset, image->cache.data + offset, (size_t)nbytes);
 }
 
 void image_find_stores_there(mover by, int pool, int64_t line) {
@@ -323,28 +328,21 @@ static bool moves(const card_cache *c, int64_t k, enum action action) {
     }
 }
 
-int64_t image_nature(mover by, const adversary_move *move) {
-    const int pool = move->lines.card;
+bool image_nature(mover by, enum action action, int pool, int64_t line) {
     card_cache *c = &image_of(by.host, pool)->cache;
-    adversary_move one = {.action = move->action, .lines = {pool, 0, 0}, .among = {1}};
-    int64_t count = 0;
-    for (int64_t k = move->lines.first; k < move->lines.last; k++) {
-        if (!move->among[k - move->lines.first]) continue;
-        image_find_stores(by, pool, k);
-        if (!moves(c, k, move->action)) continue;
-        const uint8_t state = c->state[k];
-        const int kind = c->pending[k] ? MOVE_FETCH_POSTED : MOVE_FETCH;
-        one.lines.first = k, one.lines.last = k + 1;
-        if (move->action == EVICT && state & DIRTY) tell_arrival(by, MOVE_WRITE_BACK, pool, k);
-        if (move->action == LAND) tell_arrival(by, MOVE_LAND, pool, k);
-        if (move->action == PREFETCH && kind == MOVE_FETCH) decide_crash(by, pool, k);
-        count += cache_move(c, &one);
-        if (move->action == EVICT) dropped(by, pool, k);
-        if (move->action != PREFETCH) continue;
-        told_line(by.host, pool, k);
-        tell(by, kind, pool, k, 0, 0, 0);
-    }
-    return count;
+    image_find_stores(by, pool, line);
+    if (!moves(c, line, action)) return false;
+    const uint8_t state = c->state[line];
+    const int kind = c->pending[line] ? MOVE_FETCH_POSTED : MOVE_FETCH;
+    if (action == EVICT && state & DIRTY) tell_arrival(by, MOVE_WRITE_BACK, pool, line);
+    if (action == LAND) tell_arrival(by, MOVE_LAND, pool, line);
+    if (action == PREFETCH && kind == MOVE_FETCH) decide_crash(by, pool, line);
+    cache_move_line(c, action, line);
+    if (action == EVICT) dropped(by, pool, line);
+    if (action != PREFETCH) return true;
+    told_line(by.host, pool, line);
+    tell(by, kind, pool, line, 0, 0, 0);
+    return true;
 }
 
 static int64_t pay(mover by) {
@@ -372,7 +370,7 @@ void image_crash(int host, uint64_t *random) {
         for (int64_t k = 0; k < here.area->extent[pool]; k++) {
             if (c->pending[k] && !crash_now && splitmix(random) & 1) {
                 tell_arrival(by, MOVE_LAND, pool, k);
-                cache_move(c, &(adversary_move){.action = LAND, .lines = {pool, k, k + 1}, .among = {1}});
+                cache_move_line(c, LAND, k);
             } else if (c->pending[k]) {
                 tell(by, MOVE_LOST, pool, k, 0, LINE_BYTES, 0);
             }

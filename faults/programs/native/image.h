@@ -61,8 +61,8 @@ void image_mapped(int pool, int64_t first, int64_t last);
 /* Land a non-temporal store, number `store` of the trace. */
 void image_land_nt(mover by, int pool, int64_t offset, const uint8_t *bytes, int64_t nbytes, uint64_t store);
 
-/* Make a move of nature; returns how many lines it moved. */
-int64_t image_nature(mover by, const adversary_move *move);
+/* Make a move of nature, of one line, where it is possible. */
+bool image_nature(mover by, enum action action, int pool, int64_t line);
 
 /* Let everything posted arrive, and flushed lines leave the caches, as nature must at some time. Returns how many lines
  * moved. */
@@ -70,6 +70,18 @@ int64_t image_pay(void);
 
 /* Crash a host: its cache vanishes, and random numbers decide which posted write-backs arrive; in a search, crash.h. */
 void image_crash(int host, uint64_t *random);
+
+/* As memcpy and memcmp do, in place for a word and for a line: a call, which may be the program's as well, takes longer. */
+static inline void put_bytes(uint8_t *to, const uint8_t *from, size_t nbytes) {
+    if (nbytes == sizeof(uint64_t)) memcpy(to, from, sizeof(uint64_t));
+    else if (nbytes == LINE_BYTES) memcpy(to, from, LINE_BYTES);
+    else memcpy(to, from, nbytes);
+}
+
+static inline bool are_same(const uint8_t *one, const uint8_t *other, size_t nbytes) {
+    if (nbytes == sizeof(uint64_t)) return memcmp(one, other, sizeof(uint64_t)) == 0;
+    return memcmp(one, other, nbytes) == 0;
+}
 
 /* Return, as bits, which bytes of a line were stored to without an announcement. 0 on hosts with pages. */
 uint64_t image_differing(int host, int pool, int64_t line);

@@ -105,9 +105,9 @@ bool range_in_pool(const void *at, size_t nbytes, pool_range *found) {
     }
 }
 
-size_t in_one_mapping(const void *at, size_t nbytes) {
+size_t in_one_of_many(const void *at, size_t nbytes) {
     pool_range r;
-    return mapping_count > 1 && range_in_pool(at, nbytes, &r) ? (size_t)r.nbytes : nbytes;
+    return range_in_pool(at, nbytes, &r) ? (size_t)r.nbytes : nbytes;
 }
 
 void *in_image(const void *at) {

@@ -27,6 +27,6 @@ void move_make(program_turn turn) {
         return;
     }
     if (line >= a->extent[pool]) a->extent[pool] = line + 1;
-    const adversary_move move = {.action = (enum action)action, .lines = {pool, line, line + 1}, .among = {1}};
-    if (image_nature((mover){host, 0, BY_NATURE}, &move) && action != PREFETCH) turn_written(host);
+    const bool moved = image_nature((mover){host, 0, BY_NATURE}, (enum action)action, pool, line);
+    if (moved && action != PREFETCH) turn_written(host);
 }

@@ -11,23 +11,40 @@ enum { STAYS_BEHIND = 16 }; /* steps that others make first */
 enum { OFTEN = 7, SELDOM = 63 }; /* one time in 8, and one in 64 */
 enum habit { AT_EASE, EAGER, LAZY };
 
+void nature_begin(program_area *a) {
+    uint64_t seed = a->options.seed;
+    a->habits = !(splitmix(&seed) & 1);
+    for (int k = 0; k < ACTIONS && a->options.nature; k++) {
+        const double chance = a->options.rates[k] * 0x1p53;
+        a->chances[k] = (uint64_t)chance;
+        a->chances[k] += (double)a->chances[k] < chance;
+    }
+}
+
 static enum habit habit_of(int host, int pool, int64_t line, enum action action) {
     uint64_t seed = area()->options.seed;
-    if ((area()->pages_hosts && action != LAND) || splitmix(&seed) & 1) return AT_EASE;
+    if (!area()->habits || (area()->pages_hosts && action != LAND)) return AT_EASE;
+    splitmix(&seed);
     seed ^= ((uint64_t)line << 16 | (uint64_t)pool << 12 | (uint64_t)host << 4 | (uint64_t)action) *
             0xD6E8FEB86659FD93u;
     static const enum habit habits[] = {AT_EASE, AT_EASE, EAGER, LAZY};
     return habits[splitmix(&seed) >> 7 & 3];
 }
 
-static bool ever(enum action action) { return area()->options.nature && area()->options.rates[action] > 0; }
+static bool ever(enum action action) { return area()->chances[action] > 0; }
 
-static adversary_move move_of(enum action action, int pool, int64_t line) {
-    return (adversary_move){.action = action, .lines = {pool, line, line + 1}, .among = {1}};
+/* Make the draws of adversary_actions at once where they come to no move, as most do; false: there is one, and none is made. */
+static bool draws_nothing(adversary *nature) {
+    uint64_t state = nature->state;
+    bool any = false;
+    for (int k = 0; k < ACTIONS; k++) any |= splitmix(&state) >> 11 < area()->chances[k];
+    if (!any) nature->state = state;
+    return !any;
 }
 
 /* Make the moves that a thread's adversary draws: of lines that the thread has touched lately, and of lines beside them. */
 static void draw(program_self *me, int thread) {
+    if (draws_nothing(&area()->natures[thread])) return;
     enum action actions[ACTIONS];
     adversary_move move;
     const mover by = {area()->threads[thread].host, (uint16_t)thread, BY_NATURE};
@@ -38,8 +55,8 @@ static void draw(program_self *me, int thread) {
         const int pool = move.lines.card;
         if (move.lines.last > area()->extent[pool]) move.lines.last = area()->extent[pool];
         for (int64_t line = move.lines.first; line < move.lines.last; line++)
-            if (habit_of(by.host, pool, line, move.action) == LAZY) move.among[line - move.lines.first] = 0;
-        image_nature(by, &move);
+            if (move.among[line - move.lines.first] && habit_of(by.host, pool, line, move.action) != LAZY)
+                image_nature(by, move.action, pool, line);
         if (move.action != LAND || thread != me->thread) continue;
         for (int64_t line = move.lines.first; me->nt_count && line < move.lines.last; line++)
             if (habit_of(by.host, pool, line, LAND) != LAZY) posted_land(me, by, (pool_lines){pool, line, line + 1});
@@ -49,16 +66,15 @@ static void draw(program_self *me, int thread) {
 /* Now and then, prefetch any line that was ever touched, also one that only other hosts have touched. */
 static void fetch_anywhere(int thread) {
     adversary *nature = &area()->natures[thread];
-    const int host = area()->threads[thread].host,
-              pool = (int)(splitmix(&nature->state) % (uint64_t)area()->options.pools);
-    const uint64_t drawn = splitmix(&nature->state), line = splitmix(&nature->state);
-    if (!ever(PREFETCH) || !area()->extent[pool]) return;
+    const uint64_t which = splitmix(&nature->state), drawn = splitmix(&nature->state), line = splitmix(&nature->state);
+    const bool seldom = 2 * (drawn >> 11) >= area()->chances[PREFETCH];
+    if (!ever(PREFETCH) || (seldom && !area()->habits)) return;
+    const int host = area()->threads[thread].host, pool = (int)(which % (uint64_t)area()->options.pools);
+    if (!area()->extent[pool]) return;
     const int64_t at = (int64_t)(line % (uint64_t)area()->extent[pool]);
     const enum habit habit = habit_of(host, pool, at, PREFETCH);
-    if (habit == LAZY || (habit == AT_EASE && (double)(drawn >> 11) * 0x1p-53 >= area()->options.rates[PREFETCH] / 2))
-        return;
-    const adversary_move move = move_of(PREFETCH, pool, at);
-    image_nature((mover){host, (uint16_t)thread, BY_NATURE}, &move);
+    if (habit == LAZY || (habit == AT_EASE && seldom)) return;
+    image_nature((mover){host, (uint16_t)thread, BY_NATURE}, PREFETCH, pool, at);
 }
 
 /* Whether nature may move lines of a thread's host now: the thread waits for its turn or has ended, and all its stores were
@@ -91,9 +107,7 @@ void nature_stored(int thread, pool_range range) {
     const mover by = {area()->threads[thread].host, (uint16_t)thread, BY_NATURE};
     const int64_t last = (range.offset + range.nbytes - 1) / LINE_BYTES;
     for (int64_t line = range.offset / LINE_BYTES; line <= last; line++) {
-        if (habit_of(by.host, range.pool, line, EVICT) != EAGER) continue;
-        const adversary_move move = move_of(EVICT, range.pool, line);
-        image_nature(by, &move);
+        if (habit_of(by.host, range.pool, line, EVICT) == EAGER) image_nature(by, EVICT, range.pool, line);
     }
 }
 
@@ -103,12 +117,11 @@ void nature_stored(int thread, pool_range range) {
 void nature_posted(program_self *me, int pool, int64_t line, enum posted how) {
     if (!ever(LAND) || (how == STORED_PAST && area()->pages_hosts)) return;
     const mover by = {here.host, (uint16_t)me->thread, BY_NATURE};
-    const adversary_move move = move_of(LAND, pool, line);
     const enum habit habit = habit_of(here.host, pool, line, LAND);
     const uint64_t drawn = splitmix(&area()->natures[me->thread].state);
     if (habit == LAZY || (habit == AT_EASE && drawn & 1)) return;
     if (how == STORED_PAST) posted_land(me, by, (pool_lines){pool, line, line + 1});
-    else image_nature(by, &move);
+    else image_nature(by, LAND, pool, line);
     if (drawn >> 1 & (how == FLUSHED_ON ? SELDOM : OFTEN)) return;
     turn_stay_behind(me->thread, STAYS_BEHIND);
 }

@@ -86,7 +86,10 @@ static inline pool_lines range_lines(const pool_range *r) {
 }
 
 /* How many bytes of a range lie in one mapping: a program may map a pool twice, side by side. */
-size_t in_one_mapping(const void *at, size_t nbytes);
+size_t in_one_of_many(const void *at, size_t nbytes);
+static inline size_t in_one_mapping(const void *at, size_t nbytes) {
+    return __builtin_expect(mapping_count > 1, 0) ? in_one_of_many(at, nbytes) : nbytes;
+}
 
 /* Whether mappings of pools are closed to the program, so that its accesses fault. This library then looks at the image. */
 extern bool pools_closed;

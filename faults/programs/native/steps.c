@@ -50,7 +50,7 @@ uint64_t step_digest(const uint8_t *bytes, int64_t nbytes) {
         for (int lane = 0; lane < LANES; lane++) digest_pair(&lanes[lane], bytes + k + 16 * lane);
     for (int lane = 1; k && lane < LANES; lane++) digest_word(&lanes[0], (const uint8_t *)&lanes[lane]);
     for (; k + 8 <= nbytes; k += 8) digest_word(&lanes[0], bytes + k);
-    memcpy(&word, bytes + k, (size_t)(nbytes - k));
+    if (k < nbytes) memcpy(&word, bytes + k, (size_t)(nbytes - k));
     return (lanes[0] ^ word) * UINT64_C(0x9E3779B97F4A7C15);
 }
 
@@ -162,7 +162,7 @@ void store_told(int thread) {
     };
     if (!still_dirty(image, open)) keep_store(thread, open);
     step_mix(&step, step_digest(after, open->nbytes));
-    const bool news = memcmp(before, after, (size_t)open->nbytes) != 0;
+    const bool news = !are_same(before, after, (size_t)open->nbytes);
     turn_progress(thread, news);
     if (news) rest_ends_for_host(thread);
     if (news || open->kind != STEP_RMW) turn_written(t->host); /* a lock that is taken in vain stores nothing new */

@@ -32,6 +32,7 @@ static bool by_priority(void) { return area()->options.schedule % POLICIES == PO
 void turn_begin(program_area *a) {
     a->random = a->options.schedule * 0x9E3779B97F4A7C15u + 1;
     a->low = 1 << 20;
+    nature_begin(a);
     for (int k = 0; k < CHANGE_POINTS; k++) a->change_points[k] = splitmix(&a->random) % STEPS_ESTIMATED;
 }
 
@@ -54,14 +55,14 @@ bool turn_alone(int thread) {
 
 void turn_written(int host) {
     program_area *a = area();
-    for (int k = 0; k < a->thread_count; k++)
+    for (int k = 0; a->options.every && k < a->thread_count; k++)
         if (a->threads[k].host == host || !turn_alone(k)) a->cycles[k].news = a->steps;
     a->written = a->steps;
 }
 
 void turn_all_written(void) {
     program_area *a = area();
-    for (int k = 0; k < a->thread_count; k++) a->cycles[k].news = a->steps;
+    for (int k = 0; a->options.every && k < a->thread_count; k++) a->cycles[k].news = a->steps;
     a->written = a->steps;
 }
 

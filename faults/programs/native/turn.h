@@ -17,6 +17,9 @@ static inline uint32_t turn_state(int thread) {
 /* Begin the schedule, before the run's first thread. */
 void turn_begin(program_area *area);
 
+/* nature.c: note how often nature moves lines in this run. */
+void nature_begin(program_area *area);
+
 /* Return a number for a new thread of this run, or -1 where there are too many. The thread is STARTING, so that no other one
  * goes on before it has come to its first step. */
 int turn_new_thread(int host, int command, int process);
