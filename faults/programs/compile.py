@@ -84,6 +84,7 @@ def _instruments(clang: bool) -> list[str]:
     # gcc's flag reaches the compiler proper only: given to its driver, it would link the sanitizer's runtime.
     flags = ["-fsanitize=thread", "-fno-sanitize-link-runtime"] if clang else ["-Wp,-fsanitize=thread"]
     flags += ["-fno-plt", "-fno-builtin", "-fno-lto"]  # each load and store is a call
+    flags += ["-mllvm", "-tsan-distinguish-volatile"] if clang else ["--param=tsan-distinguish-volatile=1"]
     flags.append("-gdwarf-4")  # addr2line misses inlined functions in clang's version 5, and mistakes a file in gcc's
     if clang:  # which announces no load or store of more than 16 bytes
         flags += ["-fno-integrated-as", "-mprefer-vector-width=128", "-fno-vectorize", "-fno-slp-vectorize"]

@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -80,6 +81,18 @@ def test_a_program_that_computes_for_long_is_not_called_hung(waits: Path) -> Non
         "--pool", f"{A}=2M", "--seed", "1", "--steps", "500", "--", waits, A, "compute", ":", waits, A, "await"
     )
     assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_a_loop_that_awaits_a_signals_handler_passes_the_turn_on(
+    compiler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXLEMU_CC", compiler)
+    if not shutil.which(compiler):
+        pytest.skip(f"there is no {compiler}")
+    waits = built("recompiled", "waits.c", "-O1", "-DOFFSET=0")
+    result = execute("--pool", f"{A}=2M", "--hosts", "1", "--seed", "1", "--", waits, A, "told")
+    assert result.exit_code == 0 and "computes" not in result.output, result.output
 
 
 @pytest.mark.parametrize("offset", [0, 1])

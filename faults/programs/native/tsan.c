@@ -4,7 +4,7 @@
 
 #define HERE __builtin_return_address(0)
 #define LIKELY(x) __builtin_expect(!!(x), 1)
-enum { SPINS_BEFORE_YIELD = 1024 };
+enum { SPINS_BEFORE_YIELD = 1024, LOOKS_BEFORE_YIELD = 8192 };
 
 /* The compiler knows these names with other types. */
 #pragma GCC diagnostic ignored "-Wpragmas"
@@ -26,9 +26,24 @@ PROGRAM_EXPORT void __tsan_ignore_thread_end(void) {}
 
 /* --- loads and stores ------------------------------------------------------------------------------------------------ */
 
+/* Pass the turn on now and then: a thread that looks only at private memory for long is waiting for another one. */
+void atomic_spins(void) {
+    if (self && ++self->spins % SPINS_BEFORE_YIELD == 0) prog_yield();
+}
+
+/* The same of volatile ones, such as of a word that a signal's handler sets; they may also be a computation's. */
+static void look_again(void) {
+    if (self && ++self->looks % LOOKS_BEFORE_YIELD == 0) prog_yield();
+}
+
 #define LOAD(name, bytes)                                           \
     PROGRAM_EXPORT void __tsan_##name(void *at) {                   \
         if (!LIKELY(outside_pools(at))) prog_load(at, bytes, HERE); \
+    }
+#define LOOK(name, bytes)                                           \
+    PROGRAM_EXPORT void __tsan_##name(void *at) {                   \
+        if (!LIKELY(outside_pools(at))) prog_load(at, bytes, HERE); \
+        else look_again();                                          \
     }
 #define STORE(name, bytes)                                           \
     PROGRAM_EXPORT void __tsan_##name(void *at) {                    \
@@ -36,12 +51,12 @@ PROGRAM_EXPORT void __tsan_ignore_thread_end(void) {}
     }
 #define BOTH(bytes)                   \
     LOAD(read##bytes, bytes)          \
-    LOAD(volatile_read##bytes, bytes) \
+    LOOK(volatile_read##bytes, bytes) \
     STORE(write##bytes, bytes)        \
     STORE(volatile_write##bytes, bytes)
 #define UNALIGNED(bytes)                        \
     LOAD(unaligned_read##bytes, bytes)          \
-    LOAD(unaligned_volatile_read##bytes, bytes) \
+    LOOK(unaligned_volatile_read##bytes, bytes) \
     STORE(unaligned_write##bytes, bytes)        \
     STORE(unaligned_volatile_write##bytes, bytes)
 #define COMPOUND(name, bytes)                     \
@@ -80,11 +95,6 @@ PROGRAM_EXPORT void __tsan_read_range(void *at, size_t nbytes) { prog_load(at, n
 PROGRAM_EXPORT void __tsan_write_range(void *at, size_t nbytes) { prog_store(at, nbytes, HERE); }
 
 /* --- atomics: these calls replace the operations ------------------------------------------------------------------ */
-
-/* Pass the turn on now and then: a thread that looks only at private memory for long is waiting for another one. */
-void atomic_spins(void) {
-    if (self && ++self->spins % SPINS_BEFORE_YIELD == 0) prog_yield();
-}
 
 bool atomic_begins(void *at, size_t nbytes, const void *pc) {
     if (!LIKELY(outside_pools(at))) {

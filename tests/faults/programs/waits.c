@@ -1,10 +1,12 @@
 /* Programs that make many steps in which nothing changes, and end; but compare, count and beat go on for ever. */
 #include <cxl.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { POOL = 2 << 20, LINE = 64, ROUNDS = 30000, COMPUTED = 3000000 };
@@ -55,6 +57,21 @@ static uint64_t computed(void) {
     return value | 1;
 }
 
+static volatile sig_atomic_t told;
+static void tell(int number) { told = number; }
+
+/* A loop that a signal ends, which a child sends once it has stored. */
+static void await_signal(volatile uint64_t *p) {
+    signal(SIGUSR1, tell);
+    if (fork() == 0) {
+        *p = 1, publish(p);
+        kill(getppid(), SIGUSR1);
+        _exit(0);
+    }
+    while (!told) {}
+    wait(NULL);
+}
+
 int main(int count, char **words) {
     const char *what = words[count - 1];
     volatile uint64_t *p = map(words[1]), *other = count > 3 && strcmp(what, "input") != 0 ? map(words[2]) : p;
@@ -79,6 +96,8 @@ int main(int count, char **words) {
     } else if (strcmp(what, "await") == 0) {
         do refresh(p);
         while (*p == 0);
+    } else if (strcmp(what, "told") == 0) {
+        await_signal(p);
     } else if (strcmp(what, "keep") == 0) {
         other[OFFSET] = 7; /* is not flushed */
     } else if (strcmp(what, "compare") == 0) {
