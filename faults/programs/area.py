@@ -157,7 +157,7 @@ class CrashPoint(ctypes.Structure):
         *((name, ctypes.c_uint64) for name in ("step", "trace", "future", "others")),
         ("line", ctypes.c_int64),
         ("site", ctypes.c_uint32),
-        *((name, ctypes.c_uint8) for name in ("host", "pool", "stage", "unused")),
+        *((name, ctypes.c_uint8) for name in ("host", "pool", "stage", "images")),
     )
 
 
@@ -189,7 +189,11 @@ class PoolUse(ctypes.Structure):
 
 
 class _Changed(ctypes.Structure):
-    _fields_ = (("line", ctypes.c_int64), ("site", ctypes.c_uint32), ("pool", ctypes.c_uint8), ("any", ctypes.c_bool))
+    _fields_ = (
+        ("line", ctypes.c_int64),
+        ("site", ctypes.c_uint32),
+        *((name, ctypes.c_uint8) for name in ("pool", "any", "images")),
+    )
 
 
 class _Crashes(ctypes.Structure):

@@ -1,9 +1,10 @@
 """``cxlemu exec --crash every``: crashes each host wherever that may leave something else in the pool.
 
-What a crash may leave only grows by a store: by what holds this store. A flush and a fence only take away. So a point
-behind a store is tried with that store arrived, if no other host has made a step since the point before it; and one
-behind a fence then is not tried at all. Steps of other hosts come before a crash or after it, which is the same but
-where they touch a line with stores that may not have arrived: there is a point behind these as well.
+What a crash may leave only grows by a store: by what holds this store, or a part of it. A flush and a fence only take
+away. So a point behind a store is tried with that store arrived, at least in part, if no other host has made a step
+since the point before it; and one behind a fence then is not tried at all. Steps of other hosts come before a crash or
+after it, which is the same but where they touch a line with stores that may not have arrived: there is a point behind
+these as well.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from faults.programs.suppressions import Suppression
 from faults.verdict import Verdict
 
 Line = tuple[int, int]  # a pool and its line
+MostLost = Mapping[Line, int]  # by line: how many of its last images may be lost; as many as there are where it is none
 Losses = tuple[int, ...]  # as in RunChoice
 Place = TypeVar("Place")  # at which something may break
 
@@ -130,9 +132,9 @@ def _runs(
         what = "nothing" if len(hosts) == 1 else "anything"
         covered.undecided[f"{which} stores {what} to a pool before the last stage, so no crash was tried"] = None
     tried = list(_different(points, covered))
-    for number, (point, newest) in search.places(tried):
+    for number, (point, most) in search.places(tried):
         covered.left = len(tried) - number
-        for result in search.images(point, newest):
+        for result in search.images(point, most):
             yield result, covered
             if covered.failed or search.spent():
                 return
@@ -147,8 +149,8 @@ def only_dirty(result: RunResult) -> bool:
     return result.ending is RunEnding.ENDED and all(KINDS[raw.kind].rule == "exit" for raw in result.findings)
 
 
-def _different(points: Sequence[CrashPoint], covered: CrashCoverage) -> Iterator[tuple[CrashPoint, Line | None]]:
-    """Yield the points that may leave something new; with each the line of which only the last store is new, if any."""
+def _different(points: Sequence[CrashPoint], covered: CrashCoverage) -> Iterator[tuple[CrashPoint, MostLost]]:
+    """Yield the points that may leave something new, each with how much its new images lose of the last stored line."""
     known: set[int] = set()
     last: dict[int, CrashPoint] = {}
     for point in points:
@@ -159,7 +161,7 @@ def _different(points: Sequence[CrashPoint], covered: CrashCoverage) -> Iterator
             covered.same += 1
             continue
         known.add(point.future)
-        yield point, (point.pool, point.line) if alone and point.line >= 0 else None
+        yield point, {(point.pool, point.line): point.images - 1} if alone and point.line >= 0 else {}
 
 
 class FaultSearch:
@@ -236,7 +238,7 @@ class FaultSearch:
             self._covered.undecided[self._budget()] = None
         return spent
 
-    def images(self, point: CrashPoint, newest: Line | None) -> Iterator[RunResult]:
+    def images(self, point: CrashPoint, most: MostLost) -> Iterator[RunResult]:
         """Crash at a point, once for each pool that it may leave, as far as somebody reads it."""
         losses: Losses | None = self._losses
         self._covered.points[point.host] += not self._losses
@@ -254,7 +256,7 @@ class FaultSearch:
                 self._covered.shown = [result, *(its for its in self._covered.shown if its.matched and not its.failed)]
             elif matches_more(result, self._covered.shown):
                 self._covered.shown.append(result)
-            losses = other_losses(result.crashes.arrivals, newest) if result.crashes else None
+            losses = other_losses(result.crashes.arrivals, most) if result.crashes else None
             self.done(result, losses)
             yield result
 
@@ -312,11 +314,11 @@ def _how(result: RunResult) -> tuple[object, ...]:
     return result.failed, ending, codes, {finding for finding in kinds if finding[0] not in BY_CRASHES}
 
 
-def other_losses(arrivals: Sequence[CrashArrival], newest: Line | None = None) -> Losses | None:
+def other_losses(arrivals: Sequence[CrashArrival], most: MostLost) -> Losses | None:
     """Lose one more store of the last line of which more can be lost; None: all was tried."""
     for k in reversed(range(len(arrivals))):
         arrival = arrivals[k]
-        if arrival.lost < arrival.stores and (arrival.pool, arrival.line) != newest:
+        if arrival.lost < min(arrival.stores, most.get((arrival.pool, arrival.line), arrival.stores)):
             lost = {one.number: one.lost for one in arrivals[:k]} | {arrival.number: arrival.lost + 1}
             return tuple(lost.get(number, 0) for number in range(max(lost) + 1))
     return None

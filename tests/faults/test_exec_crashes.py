@@ -87,6 +87,7 @@ LEFT = {
     "past the cache without a fence": ("n:0:1 s:64:1", {"000", "100", "001", "101"}),
     "past the cache with a fence": ("n:0:1 x s:64:1", {"000", "100", "101"}),
     "each of several values": ("s:0:1 s:0:2 s:0:3", {"000", "100", "200", "300"}),
+    "parts of each store of a line": ("o:0:1 f:0 x o:0:2", {"000", "100", "010", "110", "210", "120", "220"}),
 }
 
 
@@ -105,12 +106,13 @@ def whole(setting: ExecSetting) -> Iterator[RunResult]:
             result = run(replace(setting, crash=(0, step)), RunChoice(None, 0, losses=losses))
             assert result.crashes is not None and not result.unfired
             yield result
-            losses = other_losses(result.crashes.arrivals)
+            losses = other_losses(result.crashes.arrivals, {})
 
 
 def generated(seed: int) -> str:
     draw = random.Random(seed)
-    steps = [draw.choice(["s:0:1", "s:8:1", "s:64:1", "f:0", "f:64", "x", "n:64:2", "g:0:2", "l:64"]) for _ in range(5)]
+    each = ["s:0:1", "s:8:1", "s:64:1", "f:0", "f:64", "x", "n:64:2", "g:0:2", "l:64", "o:0:3"]
+    steps = [draw.choice(each) for _ in range(5)]
     other = draw.choice(["", "", " : i:0 l:0 i:64 l:64", " : i:64 l:64 s:64:3 f:64 x"])
     return " ".join(steps) + other
 

@@ -55,12 +55,12 @@ static void forget_stores(crash_line *its, int count) {
     else forget_line(its);
 }
 
-static void note_change(const program_step *s, int64_t line) {
+static void note_change(const program_step *s, int64_t line, int images) {
     const int host = s->host;
     const bool same = crash_now->changed[host].line == line && crash_now->changed[host].pool == s->pool;
     crash_now->changed[host].line = crash_now->changed[host].line == -1 || same ? line : -2;
     crash_now->changed[host].pool = s->pool, crash_now->changed[host].site = s->site;
-    crash_now->changed[host].any = true;
+    crash_now->changed[host].any = true, crash_now->changed[host].images += (uint8_t)images;
 }
 
 static void add_bytes(crash_line *its, const program_step *s, const uint8_t bytes[PROGRAM_LINE]) {
@@ -98,9 +98,10 @@ static void add_store(const program_step *s, int64_t line, const uint8_t *past_t
     }
     if (memcmp(bytes, before, PROGRAM_LINE) == 0) return;
     if (!its && !(its = new_line(s->host, s->pool, line))) return;
+    const int known = its->count;
     if (s->nbytes > TORN_ABOVE) add_parts(its, s, before, bytes);
     add_bytes(its, s, bytes);
-    note_change(s, line);
+    note_change(s, line, its->count - known);
 }
 
 void crash_stored(const program_step *s, const uint8_t *past_the_cache) {
@@ -202,6 +203,7 @@ static void add_point(int host, int thread) {
         .host = (uint8_t)host,
         .pool = crash_now->changed[host].pool,
         .stage = (uint8_t)a->stage,
+        .images = crash_now->changed[host].images,
     };
 }
 
@@ -210,6 +212,7 @@ void crash_point_here(int thread) {
         if (!crash_now->changed[host].any) continue;
         add_point(host, thread);
         crash_now->changed[host].any = false, crash_now->changed[host].line = -1;
+        crash_now->changed[host].images = 0;
     }
 }
 

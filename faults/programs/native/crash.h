@@ -33,7 +33,8 @@ typedef struct {
     uint64_t future, others; /* hashes: of all that what comes after a crash depends on; of how far other hosts are */
     int64_t line; /* the line to which the host has stored since its last point; -1: none; -2: several */
     program_site site; /* of that store */
-    uint8_t host, pool, stage, unused;
+    uint8_t host, pool, stage;
+    uint8_t images; /* how many it may hold since then: more than one where a store is torn */
 } crash_point;
 
 /* A line that somebody has fetched after the crash: CrashArrival of faults/programs/area.py. */
@@ -68,6 +69,7 @@ typedef struct {
         program_site site;
         uint8_t pool;
         bool any;
+        uint8_t images; /* of that line */
     } changed[PROGRAM_HOSTS]; /* since the host's last point */
     uint8_t lose[CRASH_LINES]; /* by the number of a line: how many of its last stores are lost */
     crash_arrival arrivals[CRASH_ARRIVALS];

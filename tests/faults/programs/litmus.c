@@ -69,7 +69,11 @@ static int step(int number) {
         signal(SIGBUS, on_error);
         break;
     case 's': *word = value; break;
-    case 'o': memcpy(pool + at, (uint64_t[WORDS]){value}, line_bytes); break;
+    case 'o': {
+        uint64_t each[WORDS] = {value, value, value, value, value, value, value, value};
+        memcpy(pool + at, each, line_bytes);
+        break;
+    }
     case 'n': __asm__ volatile("movnti %1, %0" : "=m"(*word) : "r"((uint64_t)value)); break;
     case 'f': LINE("clflushopt", word); break;
     case 'k': LINE("clwb", word); break;
