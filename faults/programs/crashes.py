@@ -20,7 +20,7 @@ from typing import Any, ClassVar, TypeVar
 
 from cxlemu.units import counted
 from faults.programs.area import CrashArrival, CrashPoint
-from faults.programs.findings import BY_CRASHES, KINDS
+from faults.programs.findings import KINDS, OF_FAILURES
 from faults.programs.judge import matches_more, suppress
 from faults.programs.positions import located
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult, untouched
@@ -311,7 +311,7 @@ def fewer_losses(failed: RunResult, again: Callable[[Losses], RunResult]) -> Run
 def _how(result: RunResult) -> tuple[object, ...]:
     """Tell how a run fails, but for what was lost."""
     ending, codes, kinds = result.signature()
-    return result.failed, ending, codes, {finding for finding in kinds if finding[0] not in BY_CRASHES}
+    return result.failed, ending, codes, {finding for finding in kinds if finding[0] not in OF_FAILURES}
 
 
 def other_losses(arrivals: Sequence[CrashArrival], most: MostLost) -> Losses | None:

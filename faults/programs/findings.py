@@ -196,9 +196,18 @@ KINDS: dict[int, MistakeKind] = {
         "{host} reads {line}, where only some words of a store of {by} had arrived before its crash",
         "let recovery depend on a later store of one word (a flag, a length), behind a flush and a fence of this one",
     ),
+    24: MistakeKind(
+        "torn",
+        "torn",
+        "a copy that arrives in parts",
+        "{host} reads {line}, where only some words of a store of {by} had arrived",
+        "let readers wait for a later store of one word (a flag, a sequence number), which is no part of this one",
+        "store",
+    ),
 }
-LOST_IN_CRASH, UNKNOWN_THREAD, INVARIANT, NOT_LINEARIZABLE, TORN_IN_CRASH = 18, 65535, 20, 21, 23
-BY_CRASHES = (LOST_IN_CRASH, TORN_IN_CRASH)
+LOST_IN_CRASH, UNKNOWN_THREAD, INVARIANT, NOT_LINEARIZABLE, TORN_IN_CRASH, TORN = 18, 65535, 20, 21, 23, 24
+OF_FAILURES = (LOST_IN_CRASH, TORN_IN_CRASH, TORN)  # they only show why a run has failed
+STATED = ("assertion", "invariant", "linearizable")  # rules that programs state of themselves
 
 
 _NOT_FENCED, _FENCED_LATE = 2, 3

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from faults.programs import reports
-from faults.programs.findings import BY_CRASHES, ProgramFinding
+from faults.programs.findings import OF_FAILURES, ProgramFinding
 from faults.programs.reports import Checked, ProgramReport
 from faults.programs.result import ExecSetting, RunEnding, RunResult
 from faults.programs.suppressions import Suppression
@@ -72,7 +72,7 @@ def suppress(setting: ExecSetting, result: RunResult, reasons: Sequence[Suppress
     aside = [(f.kind, f.site("store"), f.site("access")) in counts for _, f in pairs]
     kept = [raw for (raw, _), is_aside in zip(pairs, aside, strict=True) if not is_aside]
     gone = [raw for (raw, _), is_aside in zip(pairs, aside, strict=True) if is_aside]
-    if result.ending is RunEnding.ENDED and all(raw.kind in BY_CRASHES for raw in kept):
+    if result.ending is RunEnding.ENDED and all(raw.kind in OF_FAILURES for raw in kept):
         kept = []  # what was lost did no harm
     return replace(result, findings=kept, suppressed=gone, matched=matched)
 

@@ -14,6 +14,7 @@ from faults.programs.findings import (
     KINDS,
     NOT_LINEARIZABLE,
     ROLES,
+    STATED,
     MistakeKind,
     ProgramFinding,
     merged,
@@ -23,7 +24,6 @@ from faults.programs.histories import LoggedOperation, words_of
 from faults.programs.positions import NOWHERE, AccessPlace, SourcePlace, located
 from faults.programs.suppressions import Suppression
 
-_STATED = ("assertion", "invariant", "linearizable")  # what programs state of themselves
 # In the order of the chain; {by} is the other host, {host} the one that goes wrong.
 _SAYS = {
     "store": "{by} stores",
@@ -211,7 +211,7 @@ def report(runs: Iterable[Checked], pools: Sequence[str], suppressions: Sequence
         else:
             used.update(matching)
             suppressed.append(replace(mistake, reason=matching[0].reason))
-    mistakes = sorted(_together(mistakes), key=lambda its: its.kind.rule in _STATED)  # causes come first
+    mistakes = sorted(_together(mistakes), key=lambda its: its.kind.rule in STATED)  # causes come first
     warnings = _together(warnings)
     return ProgramReport(
         mistakes, suppressed, warnings, [suppression for suppression in suppressions if suppression not in used], count

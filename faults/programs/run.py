@@ -24,7 +24,16 @@ from faults.programs.area import (
     run_folder,
 )
 from faults.programs.doing import going_round
-from faults.programs.findings import KINDS, LOST_IN_CRASH, NOT_LINEARIZABLE, ROLES, TORN_IN_CRASH, UNKNOWN_THREAD
+from faults.programs.findings import (
+    KINDS,
+    LOST_IN_CRASH,
+    NOT_LINEARIZABLE,
+    ROLES,
+    STATED,
+    TORN,
+    TORN_IN_CRASH,
+    UNKNOWN_THREAD,
+)
 from faults.programs.histories import KINDS_OF_OBJECTS, LoggedOperation, judge, names_of
 from faults.programs.processes import RunProcesses
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult, crashed_host, dies_of_damage
@@ -95,11 +104,18 @@ def stages(setting: ExecSetting, choice: RunChoice, servers: ForkServers | None)
         if choice.losses is not None:
             result.crashes = area.crashes()
         left_out = result.ending is RunEnding.REPEATS  # the rest, which might excuse what was found
+        torn = list[RawFinding]()
         for raw in () if left_out else area.findings():
             kind = KINDS[raw.kind]
+            if raw.kind == TORN:
+                torn.append(raw)
+                continue
             if kind.rule == "exit" and (result.ending is not RunEnding.ENDED or dies_of_damage(result.exits)):
                 continue  # its flush may have been still to come
             (result.warnings if kind.warns else result.findings).append(raw)
+        if result.failed and result.ending is not RunEnding.NO_PROGRESS:
+            unexplained = all(KINDS[raw.kind].rule in STATED for raw in result.findings)
+            result.findings += torn if unexplained else ()
         if result.findings or result.warnings or choice.losses is not None:
             result.places = area.places()
         if result.failed and crashed is not None and result.crashes:

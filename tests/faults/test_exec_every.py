@@ -510,7 +510,7 @@ def test_every_field_of_an_event_is_saved_but_those_of_its_run() -> None:
         frozenset({(0, 5)}),
         {"waits_for": (1, 2), "stage": 3, "steps": 4, "number": 5, "before": 6, "races": [7]},
     )
-    lines = dict.fromkeys(("fetched", "arrived", "cached", "posted", "stored"), line)
+    lines = dict.fromkeys(("fetched", "arrived", "cached", "posted", "stored", "torn"), line)
     flags = dict.fromkeys(("stores", "leaves", "ends", "owed"), True)
     event = RunEvent((1, 2, 0, 5), 2, **lines, **flags, **more)  # type: ignore[arg-type]
     names = [field.name for field in fields(RunEvent)]

@@ -522,7 +522,7 @@ def test_a_mistake_is_reported_once_and_counted() -> None:
 
 
 def test_kinds_have_rules_of_the_prover_or_of_their_own() -> None:
-    own = {"assertion", "atomic", "crash", "invariant", "linearizable", "msync", "outside", "room"}
+    own = {"assertion", "atomic", "crash", "invariant", "linearizable", "msync", "outside", "room", "torn"}
     assert {kind.rule for kind in KINDS.values()} - own <= set(RULES)
     assert len({kind.name for kind in KINDS.values()}) == len(KINDS)
     for kind in KINDS.values():

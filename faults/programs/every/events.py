@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from faults.programs.turns import CRASH, LOSE, POISON
+from faults.programs.turns import CRASH, LOSE, POISON, TEARS
 
 EVICT, FETCH, LAND = range(3)  # enum action of cxlemu/native/adversary.h
 
 Line = tuple[int, int]  # a pool and its line
-# EVICT, FETCH or LAND; host, pool, line. Or CRASH, host, 0, 0; POISON, 0, pool, line; LOSE, 0, pool, 0.
+# EVICT, FETCH, LAND or one of TEARS; host, pool, line. Or CRASH, host, 0, 0; POISON, 0, pool, line; LOSE, 0, pool, 0.
 Move = tuple[int, int, int, int]
 Actor = int | Move  # who makes an event: a thread, or the cache of a host with one of its lines
 NO_LINES: frozenset[Line] = frozenset()
@@ -37,6 +37,7 @@ class RunEvent:
     cached: frozenset[Line] = NO_LINES  # touched in the host's cache
     posted: frozenset[Line] = NO_LINES  # touched among its write-backs
     stored: frozenset[Line] = NO_LINES  # made dirty
+    torn: frozenset[Line] = NO_LINES  # of these, those of which some words could arrive before others
     stage: int = 0
     number: int = 0  # of its step in the run
     steps: int = 1  # of its thread: more in a round of a cycle
@@ -62,6 +63,11 @@ class RunEvent:
     def by_chance(self) -> bool:
         """Whether it need not happen, as a crash, damage or an eviction that nobody waits for."""
         return not isinstance(self.actor, int) and self.actor[0] != FETCH and self.actor[0] != LAND and not self.owed
+
+    @property
+    def evicts(self) -> bool:
+        """Whether a line leaves a cache by chance, before a store or in its middle."""
+        return not isinstance(self.actor, int) and self.actor[0] in (EVICT, *TEARS) and not self.owed
 
     def breaks(self, lines: Iterable[Line]) -> bool:
         """Say whether it damages any of these lines."""

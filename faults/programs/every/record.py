@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from cxlemu.memory.line import LINE_BYTES
 from faults.programs.commands import CoherentRange
 from faults.programs.every.events import EVICT, FETCH, LAND, NO_LINES, Actor, EventOrder, Line, RunEvent, Trace, copied
-from faults.programs.turns import CRASH, LOSE, MOVE_TURNS, POISON, crash_in, moves_in
+from faults.programs.turns import CRASH, LOSE, MOVE_TURNS, POISON, TEARS, crash_in, moves_in
 
 _ENTRY = struct.Struct("<IIIHBBBBBB4x")  # record_entry of native/record.h
 _KIND_AT = struct.calcsize("<IIIH")
@@ -289,6 +289,20 @@ class _Reader:
             return
         if self._crashes:
             self._left.note(entries)
+        for tear in moves_in([owner], *TEARS) if not isinstance(owner, int) and moves else ():
+            lines = frozenset({(tear.pool, tear.line)})
+            yield RunEvent(
+                (tear.action, tear.host, tear.pool, tear.line),
+                tear.host,
+                fetched=lines,
+                arrived=lines,
+                cached=lines,
+                posted=lines,
+                number=number,
+                stores=True,
+                leaves=True,
+            )
+            return
         for entry in moves:
             if entry.cause == _BY_NATURE or not isinstance(owner, int):
                 for move in self._move(entry, number):
@@ -374,6 +388,7 @@ class _Reader:
             entries = [entry for entry in entries if entry.kind != _PROCESS_END or entry.thread not in self._dead]
         done, gone = self._note_flushes(thread, entries)
         cached, written_back, stored, fetched = done | gone, done | posted | arrived, set[Line](), set[Line]()
+        torn = set[Line]()
         stores = bool(posted or arrived)
         for entry in entries:
             kind = entry.kind
@@ -389,6 +404,7 @@ class _Reader:
                 cached.update(lines)
                 if kind in _STORES:
                     (written_back if kind == _NT_STORE else stored).update(lines)
+                    torn.update(lines if entry.what else ())
                 if self._coherent and kind != _FLUSH:
                     (fetched if kind == _LOAD else arrived).update(filter(self._is_coherent, lines))
             if kind in _STORES:
@@ -405,7 +421,7 @@ class _Reader:
                 event.ends |= kind in (_PROCESS_END, _THREAD_END)
         event.stores = stores
         event.cached, event.posted, event.stored = frozenset(cached), frozenset(written_back), frozenset(stored)
-        event.arrived, event.fetched = frozenset(arrived), frozenset(fetched)
+        event.arrived, event.fetched, event.torn = frozenset(arrived), frozenset(fetched), frozenset(torn)
 
     def _is_coherent(self, line: Line) -> bool:
         return any(span.pool == line[0] and span.begin <= line[1] * LINE_BYTES < span.end for span in self._coherent)

@@ -9,7 +9,7 @@ from typing import Any
 from faults.programs.every.events import Actor, RunEvent
 from faults.programs.every.search import Branch, TriedPlace
 
-_LINES = ("fetched", "arrived", "cached", "posted", "stored")
+_LINES = ("fetched", "arrived", "cached", "posted", "stored", "torn")
 _PLAIN = ("stage", "steps", "stores", "leaves", "ends", "owed")
 RUNS_OWN = frozenset({"number", "before", "races"})  # of an event: what is not needed behind its run
 COUNTS = ("executions", "faults", "met", "runs", "steps", "seconds", "past_caches")  # of EveryCoverage

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from faults.programs.every.events import EVICT, FETCH, Actor, Line, Move, RunEvent, Trace
-from faults.programs.turns import MOVE_TURNS, steps_of
+from faults.programs.turns import MOVE_TURNS, TEARS, steps_of
 
 Turns = tuple[tuple[int, int], ...]
 Ran = TypeVar("Ran")
@@ -152,7 +152,7 @@ class EverySearch(Generic[Ran]):
             for branch in place.todo
             if branch.actor not in place.asleep
             and (self._bound is None or place.cost(branch.actor) <= self._bound)
-            and place.evictions + sum(map(_evicts, branch.first_way())) <= self._evictions
+            and place.evictions + sum(its.evicts for its in branch.first_way()) <= self._evictions
         ]
 
     def _explore(self, branch: Branch | None) -> Ran:
@@ -181,7 +181,7 @@ class EverySearch(Generic[Ran]):
             place.event, place.done[chosen] = None, None
             place.todo.remove(branch)
             made = {event.actor for event in events[offset:]}
-            ways = [its.actor for its in lead if isinstance(its.actor, tuple) and its.actor[0] == EVICT]
+            ways = [its.actor for its in lead if isinstance(its.actor, tuple) and its.actor[0] in (EVICT, *TEARS)]
             gone = not made.issuperset(ways)  # of a line that left where all threads waited, which they do not here
             same = all(map(RunEvent.same_as, begun, events))
             if gone or not same or not _begins(events, offset, chosen):
@@ -245,7 +245,7 @@ class EverySearch(Generic[Ran]):
         stays = last.event.actor
         thread = stays if isinstance(stays, int) else last.thread
         switches = isinstance(event.actor, int) and event.actor != thread
-        evictions = last.evictions + _evicts(last.event)
+        evictions = last.evictions + last.event.evicts
         return TriedPlace(event, enabled, asleep, thread, switches, last.cost(stays), evictions)
 
     # --- what else to try --------------------------------------------------------------------------------------------
@@ -353,6 +353,8 @@ class EverySearch(Generic[Ran]):
                     if not e.before & seen:  # else it sees the store in any case
                         for offset in {k + 1, max(n, k + 1)}:
                             self._try_eviction(offset, (EVICT, host, *line))
+                        for tear in TEARS if line in event.torn else ():
+                            self._try_eviction(k + 1, (tear, host, *line))
             for line in event.cached - event.stored if isinstance(event.actor, int) else ():
                 last = fetched.get((host, line))
                 if last is not None and any(
@@ -369,10 +371,6 @@ class EverySearch(Generic[Ran]):
 
 def _events_of(places: Sequence[TriedPlace]) -> list[RunEvent]:
     return [place.event for place in places if place.event is not None]
-
-
-def _evicts(event: RunEvent) -> bool:
-    return not isinstance(event.actor, int) and event.actor[0] == EVICT and not event.owed
 
 
 def _at(events: Sequence[RunEvent]) -> Iterator[tuple[int, RunEvent]]:
@@ -438,7 +436,7 @@ def _begins(events: Sequence[RunEvent], offset: int, actor: Actor) -> bool:
 
 def _may_be_impossible(actor: Actor, before: Sequence[RunEvent]) -> bool:
     """Say whether it is a move that there need not be: of a line that has left, or a fetch of a damaged one."""
-    moves = (EVICT, FETCH) if any(event.damages for event in before) else (EVICT,)
+    moves = (EVICT, FETCH, *TEARS) if any(event.damages for event in before) else (EVICT, *TEARS)
     return isinstance(actor, tuple) and actor[0] in moves
 
 

@@ -49,6 +49,22 @@ typedef struct {
     uint8_t pool, kind, locked, system;
 } open_store;
 
+/* tears.c: the last store that tears, until its thread's next step, and the bytes of its lines before it, as many as there is room for. */
+enum { TORN_BYTES = 4096, TEARS = 64 };
+typedef struct {
+    program_step step;
+    int64_t first, last; /* lines */
+    uint8_t before[TORN_BYTES];
+} torn_store;
+
+/* A line that has left a cache in the middle of a store, and who has loaded it from the pool since. */
+typedef struct {
+    program_step store, load; /* their numbers are 0 as long as there is none */
+    int64_t line;
+    int fetched_by; /* a host that holds what had arrived; -1: none */
+    bool over; /* the rest has arrived, too */
+} program_tear;
+
 /* A thread that goes round in a cycle as long as `written` is `since`; and a hash of its process's memory. */
 typedef struct {
     uint64_t since, memory;
@@ -128,6 +144,9 @@ typedef struct {
     open_store opens[PROGRAM_THREADS];
     thread_cycle cycles[PROGRAM_THREADS];
     thread_doing doing[PROGRAM_THREADS];
+    torn_store torn;
+    uint32_t tear_count; /* at most TEARS are followed */
+    program_tear tears[TEARS];
     _Atomic bool asleep[PROGRAM_THREADS]; /* whether it waits for its turn on a futex */
     _Atomic uint64_t untold; /* the first step since threads at rest were told that let something arrive; 0: none */
     _Atomic uint32_t told; /* a futex: how often they were told */

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "tears.h"
+
 crash_area *crash_now;
 
 static const uint8_t *pool_bytes(int pool, int64_t line) { return image_of(0, pool)->cache.pool + line * PROGRAM_LINE; }
@@ -99,7 +101,7 @@ static void add_store(const program_step *s, int64_t line, const uint8_t *past_t
     if (memcmp(bytes, before, PROGRAM_LINE) == 0) return;
     if (!its && !(its = new_line(s->host, s->pool, line))) return;
     const int known = its->count;
-    if (s->nbytes > TORN_ABOVE) add_parts(its, s, before, bytes);
+    if (store_tears(s->offset, s->nbytes)) add_parts(its, s, before, bytes);
     add_bytes(its, s, bytes);
     note_change(s, line, its->count - known);
 }

@@ -8,7 +8,6 @@
 
 #include "image.h"
 
-enum { TORN_ABOVE = 16 }; /* bytes: today's processors do not tear a vector of that size that is aligned */
 enum { CRASH_LINES = 4096, CRASH_STORES = 64, CRASH_POINTS = 1 << 16, CRASH_ARRIVALS = 4096, POOL_USES = 1 << 16 };
 
 /* A store to a line, and the line's bytes after it or after a part of it. */

@@ -27,6 +27,7 @@ enum check_kind {
     NOT_LINEARIZABLE, /* found by the driver */
     COPY_NOT_ENDED,
     TORN_IN_CRASH, /* found by the driver */
+    TORN, /* tears.c */
 };
 enum check_role {
     AT_STORE,

@@ -2,6 +2,7 @@
 #include "image.h"
 #include "crash.h"
 #include "self.h"
+#include "tears.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -9,7 +10,7 @@
 
 static void tell_lines(mover by, int kind, pool_lines lines, int first, int count, uint64_t store) {
     const bool watched = program_watcher_now && program_watcher_now->move;
-    if (!watched && !crash_now && !here.area->invariant_count) return;
+    if (!watched && !crash_now && !here.area->invariant_count && !here.area->tear_count) return;
     const program_move move = {
         .number = here.area->steps,
         .kind = (uint8_t)kind,
@@ -25,6 +26,7 @@ static void tell_lines(mover by, int kind, pool_lines lines, int first, int coun
     };
     if (crash_now) crash_moved(&move);
     if (here.area->invariant_count) holds_moved(&move);
+    if (here.area->tear_count) tears_moved(&move);
     if (watched) program_watcher_now->move(&move);
 }
 

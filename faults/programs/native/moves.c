@@ -2,6 +2,7 @@
 
 #include "crash.h"
 #include "self.h"
+#include "tears.h"
 
 _Static_assert((int)MOVE_CRASH == (int)ACTIONS, "a crash is none of nature's moves");
 
@@ -10,6 +11,7 @@ void move_make(program_turn turn) {
     const int pool = (int)(turn.thread >> 12 & 15), host = (int)(turn.thread >> 8 & 15);
     const unsigned action = turn.thread & 255;
     const int64_t line = turn.steps;
+    const bool tears = action > MOVE_TEAR && action < MOVE_TEAR + 2 * TEAR_LAST && action % TEAR_LAST;
     a->steps++;
     if (turn.thread >> 17 == 0 && host < a->options.hosts && action == MOVE_CRASH) {
         if (crash_now) crash_point_here(-1);
@@ -18,9 +20,13 @@ void move_make(program_turn turn) {
         turn_all_written();
         return;
     }
-    if (turn.thread >> 17 || pool >= a->options.pools || host >= a->options.hosts || action > MOVE_LOSE ||
+    if (turn.thread >> 17 || pool >= a->options.pools || host >= a->options.hosts || (action > MOVE_LOSE && !tears) ||
         line >= image_of(host, pool)->lines)
         return;
+    if (tears) {
+        if (tear_make(host, pool, line, action & TEAR_LAST, action % TEAR_LAST)) turn_written(host);
+        return;
+    }
     if (action == MOVE_POISON || action == MOVE_LOSE) {
         area_break(action == MOVE_POISON ? LINE_ENTRY : CARD_ENTRY, pool, line);
         turn_all_written();

@@ -4,11 +4,12 @@
  * Some bugs take several moves in one order, which independent draws hardly ever give: one line of a message arrives at
  * once, another one only at the fence. So in half of all runs a host treats a line alike from beginning to end. */
 #include "self.h"
+#include "tears.h"
 
 static program_area *area(void) { return here.area; }
 
 enum { STAYS_BEHIND = 16 }; /* steps that others make first */
-enum { OFTEN = 7, SELDOM = 63 }; /* one time in 8, and one in 64 */
+enum { SOMETIMES = 3, OFTEN = 7, SELDOM = 63 }; /* one time in 4, in 8, and in 64 */
 enum habit { AT_EASE, EAGER, LAZY };
 
 void nature_begin(program_area *a) {
@@ -101,13 +102,42 @@ void nature_between(program_self *me) {
     fetch_anywhere(thread);
 }
 
-/* A store was reported: evict those of its lines that this host is eager to evict, before the next store. */
-void nature_stored(int thread, pool_range range) {
+/* Draw for a store what does not change the draws for other steps. */
+static uint64_t drawn_for(const program_step *store) {
+    uint64_t state = area()->options.seed ^ store->number * 0xD6E8FEB86659FD93u;
+    return splitmix(&state);
+}
+
+bool nature_tears(const program_step *store) {
+    const pool_range range = {store->pool, store->offset, store->nbytes};
+    pool_lines lines = range_lines(&range);
+    const uint64_t drawn = drawn_for(store);
+    const bool draws = ever(EVICT), asked = area()->options.every || area()->options.script_length;
+    if (!store_tears(store->offset, store->nbytes) || area()->options.free_running || area()->pages_hosts ||
+        (draws ? drawn & SOMETIMES : !asked))
+        return false;
+    if (draws) {
+        lines.first += (int64_t)((drawn >> 32) % (uint64_t)(lines.last - lines.first));
+        lines.last = lines.first + 1;
+    }
+    tears_note(store, lines);
+    return draws;
+}
+
+/* A store was reported: evict a line of it as it was in its middle, and let others see that now and then; or those of its lines that
+ * this host is eager to evict, before the next store. */
+void nature_stored(const program_step *store, bool tears) {
     if (!ever(EVICT)) return;
-    const mover by = {area()->threads[thread].host, (uint16_t)thread, BY_NATURE};
-    const int64_t last = (range.offset + range.nbytes - 1) / LINE_BYTES;
-    for (int64_t line = range.offset / LINE_BYTES; line <= last; line++) {
-        if (habit_of(by.host, range.pool, line, EVICT) == EAGER) image_nature(by, EVICT, range.pool, line);
+    const mover by = {store->host, store->thread, BY_NATURE};
+    const uint64_t drawn = drawn_for(store);
+    if (tears && tear_make(by.host, store->pool, area()->torn.first, drawn >> 2 & 1, 1 + (int)((drawn >> 8) % 7))) {
+        if (drawn >> 4 & 1) turn_stay_behind(store->thread, STAYS_BEHIND);
+        return;
+    }
+    const int64_t last = (store->offset + store->nbytes - 1) / LINE_BYTES;
+    for (int64_t line = store->offset / LINE_BYTES; line <= last; line++) {
+        if (habit_of(by.host, store->pool, line, EVICT) != EAGER) continue;
+        image_nature(by, EVICT, store->pool, line);
     }
 }
 

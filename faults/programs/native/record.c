@@ -1,5 +1,6 @@
 /* Records a run, as a watcher around the checker. */
 #include "record.h"
+#include "tears.h"
 #include "turn.h"
 
 #include <stdatomic.h>
@@ -37,7 +38,7 @@ static void on_load(const program_step *step, const uint8_t *bytes) {
 }
 
 static void on_store(const program_step *step, const uint8_t *before, const uint8_t *after) {
-    add_step(step, 0);
+    add_step(step, step->kind == STEP_STORE && store_tears(step->offset, step->nbytes));
     if (watched && watched->store) watched->store(step, before, after);
 }
 

@@ -154,7 +154,10 @@ void prog_wait_readable(int file); /* let others go first until the file has som
 
 /* nature.c: moves lines at random, if this run has a nature. */
 void nature_between(program_self *me); /* between two steps */
-void nature_stored(int thread, pool_range range);
+bool nature_tears(
+    const program_step
+        *store); /* whether a line of a store that tears is to leave the cache in its middle; before it is told */
+void nature_stored(const program_step *store, bool tears);
 /* How a line was posted: by a store past the cache; by a flush; by a flush right behind that of the line before it. */
 enum posted { STORED_PAST, FLUSHED_FIRST, FLUSHED_ON };
 void nature_posted(program_self *me, int pool, int64_t line, enum posted how);

@@ -10,6 +10,7 @@
 #include "crash.h"
 #include "record.h"
 #include "self.h"
+#include "tears.h"
 
 #define LOCK_S 60.0
 enum { IDLE_BEFORE_NAPS = 1024, NAP_NS = 50000 };
@@ -64,6 +65,7 @@ static inline uint64_t step_word(const program_step *s, int64_t offset, uint64_t
 void step_mix(const program_step *s, uint64_t bytes) {
     area()->doing[s->thread] = (thread_doing){s->offset, s->site, s->kind, s->pool};
     if (crash_now) crash_read(s);
+    if (area()->tear_count && s->kind == STEP_LOAD) tears_loaded(s);
     area()->hash = mixed(area()->hash, step_word(s, s->offset, bytes));
 }
 
@@ -169,9 +171,10 @@ void store_told(int thread) {
     if (program_watcher_now && program_watcher_now->store) program_watcher_now->store(&step, before, after);
     if (crash_now) crash_stored(&step, NULL);
     if (area()->invariant_count) holds_stored(&step);
+    const bool tears = step.nbytes > 8 && nature_tears(&step);
     image_told(t->host, open->pool, open->offset, open->nbytes);
     open->nbytes = 0;
-    nature_stored(thread, (pool_range){step.pool, step.offset, step.nbytes});
+    nature_stored(&step, tears);
 }
 
 /* Whether a store that a thread has announced may still come: of a copy within a pool, compilers announce the store before the load. */
@@ -247,6 +250,7 @@ static void look_for_hang(program_self *me, uint64_t at) {
 void step_counts(program_self *me, uint64_t at) {
     program_area *a = area();
     a->steps++;
+    tears_forget(me->thread);
     if (a->idle == 0) a->owed = 0;
     else let_arrive();
     const bool still = a->options.every || a->steps - a->written >= a->options.idle_budget;

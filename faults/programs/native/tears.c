@@ -1,0 +1,108 @@
+#include "tears.h"
+
+#include "crash.h"
+#include "finding.h"
+#include "self.h"
+
+enum { WORD = 8, WORDS = LINE_BYTES / WORD };
+
+bool store_tears(int64_t offset, int64_t nbytes) { return nbytes > 8 && (nbytes != 16 || offset % 16); }
+
+static torn_store *torn(void) { return &here.area->torn; }
+
+void tears_note(const program_step *store, pool_lines lines) {
+    enum { MOST = TORN_BYTES / LINE_BYTES };
+    const uint8_t *before = image_of(store->host, store->pool)->twin + lines.first * LINE_BYTES;
+    if (lines.last - lines.first > MOST) lines.last = lines.first + MOST;
+    torn()->step = *store, torn()->first = lines.first, torn()->last = lines.last;
+    memcpy(torn()->before, before, (size_t)(lines.last - lines.first) * LINE_BYTES);
+}
+
+void tears_forget(int thread) {
+    if (torn()->step.thread == thread) torn()->last = 0;
+}
+
+/* Find the words that arrive only with the next write-back; false where all words arrive together, or another count says the same. */
+static bool find_rest(const uint8_t *before, const uint8_t *after, bool last, int count, int *from, int *to) {
+    int words[WORDS], all = 0;
+    for (int k = 0; k < WORDS; k++)
+        if (memcmp(before + k * WORD, after + k * WORD, WORD) != 0) words[all++] = k;
+    if (all < 2 || (all == 2 && count > 1 && here.area->options.every)) return false;
+    if (count >= all) count = all - 1;
+    *from = last ? words[0] : words[count], *to = 1 + (last ? words[all - count - 1] : words[all - 1]);
+    return true;
+}
+
+static void follow(const program_step *rest, int64_t line) {
+    if (here.area->tear_count == TEARS) return;
+    here.area->tears[here.area->tear_count++] = (program_tear){.store = *rest, .line = line, .fetched_by = -1};
+}
+
+bool tear_make(int host, int pool, int64_t line, bool last, int count) {
+    const mover by = {host, torn()->step.thread, BY_NATURE};
+    const pool_lines its = {pool, line, line + 1};
+    uint8_t *bytes = image_of(host, pool)->cache.data + line * LINE_BYTES, before[LINE_BYTES], after[LINE_BYTES];
+    program_step rest = torn()->step;
+    int64_t broken;
+    int from, to;
+    if (rest.pool != pool || rest.host != host || line < torn()->first || line >= torn()->last) return false;
+    if (!(image_of(host, pool)->cache.state[line] & DIRTY) || image_unannounced(host, pool, line)) return false;
+    memcpy(before, torn()->before + (line - torn()->first) * LINE_BYTES, LINE_BYTES);
+    memcpy(after, bytes, LINE_BYTES);
+    if (!find_rest(before, after, last, count, &from, &to)) return false;
+    memcpy(bytes + from * WORD, before + from * WORD, (size_t)(to - from) * WORD);
+    image_told(host, pool, line * LINE_BYTES, LINE_BYTES);
+    const bool left = image_nature(by, EVICT, pool, line);
+    if (left && image_touch(by, its, true, &broken) != DONE) return true;
+    memcpy(bytes, after, LINE_BYTES);
+    if (left) {
+        rest.number = here.area->steps, rest.offset = line * LINE_BYTES + from * WORD, rest.nbytes = (to - from) * WORD;
+        if (program_watcher_now && program_watcher_now->store)
+            program_watcher_now->store(&rest, before + from * WORD, after + from * WORD);
+        if (crash_now) crash_stored(&rest, NULL);
+        follow(&rest, line);
+    }
+    image_told(host, pool, line * LINE_BYTES, LINE_BYTES);
+    return left;
+}
+
+/* --- who sees it ------------------------------------------------------------------------------------------------------ */
+
+void tears_moved(const program_move *m) {
+    for (program_tear *t = here.area->tears; t < here.area->tears + here.area->tear_count; t++) {
+        if (t->store.pool != m->pool || t->line < m->line || t->line >= m->line + m->lines) continue;
+        if (m->kind == MOVE_FETCH && !t->over && t->fetched_by < 0 && m->host != t->store.host) t->fetched_by = m->host;
+        if (m->kind == MOVE_DROP && m->host == t->fetched_by) t->fetched_by = -1;
+        t->over |= m->kind == MOVE_LAND || m->kind == MOVE_WRITE_BACK || m->kind == MOVE_NT;
+    }
+}
+
+void tears_loaded(const program_step *load) {
+    for (program_tear *t = here.area->tears; t < here.area->tears + here.area->tear_count; t++) {
+        const program_step *s = &t->store;
+        if (t->load.number || load->host != t->fetched_by || load->pool != s->pool) continue;
+        if (load->offset < s->offset + s->nbytes && s->offset < load->offset + load->nbytes) t->load = *load;
+    }
+}
+
+void tears_report(void) {
+    for (const program_tear *t = here.area->tears; t < here.area->tears + here.area->tear_count; t++) {
+        if (!t->load.number) continue;
+        program_finding found = {
+            .kind = TORN,
+            .rule = MANIFEST,
+            .host = t->load.host,
+            .other_host = t->store.host,
+            .pool = t->store.pool,
+            .thread = t->load.thread,
+            .other_thread = t->store.thread,
+            .times = 1,
+            .offset = t->store.offset,
+            .nbytes = t->store.nbytes,
+            .number = t->load.number,
+        };
+        found.sites[AT_STORE] = t->store.site, found.numbers[AT_STORE] = t->store.number;
+        found.sites[AT_ACCESS] = t->load.site, found.numbers[AT_ACCESS] = t->load.number;
+        program_report(&found);
+    }
+}
