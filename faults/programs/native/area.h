@@ -50,16 +50,16 @@ typedef struct {
 } open_store;
 
 /* tears.c: the last store that tears, until its thread's next step, and the bytes of its lines before it, as many as there is room for. */
-enum { TORN_BYTES = 4096, TEARS = 64 };
+enum { TORN_BYTES = 4096, TEARS = 8 };
 typedef struct {
     program_step step;
     int64_t first, last; /* lines */
     uint8_t before[TORN_BYTES];
 } torn_store;
 
-/* A line that has left a cache in the middle of a store, and who has loaded it from the pool since. */
+/* A line that has left a cache in the middle of a store: the rest of that, until it has arrived and nobody has the line without it. */
 typedef struct {
-    program_step store, load; /* their numbers are 0 as long as there is none */
+    program_step store;
     int64_t line;
     int fetched_by; /* a host that holds what had arrived; -1: none */
     bool over; /* the rest has arrived, too */

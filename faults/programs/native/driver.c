@@ -9,7 +9,6 @@
 #include "crash.h"
 #include "record.h"
 #include "self.h"
-#include "tears.h"
 
 static bool make_file(const char *name, int64_t nbytes) {
     char path[2 * PROGRAM_PATH];
@@ -129,7 +128,6 @@ PROGRAM_EXPORT void program_stop(void) { turn_stop(GOING_ON, -1); }
 
 /* Judge the run after all processes have ended: the lines that are left in caches are final. */
 PROGRAM_EXPORT void program_judge(void) {
-    tears_report();
     if (program_watcher_now && program_watcher_now->end) program_watcher_now->end();
 }
 

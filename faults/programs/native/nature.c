@@ -9,7 +9,7 @@
 static program_area *area(void) { return here.area; }
 
 enum { STAYS_BEHIND = 16 }; /* steps that others make first */
-enum { SOMETIMES = 3, OFTEN = 7, SELDOM = 63 }; /* one time in 4, in 8, and in 64 */
+enum { SOMETIMES = 3, OFTEN = 7, RARELY = 15, SELDOM = 63 }; /* one time in 4, in 8, in 16, and in 64 */
 enum habit { AT_EASE, EAGER, LAZY };
 
 void nature_begin(program_area *a) {
@@ -112,9 +112,12 @@ bool nature_tears(const program_step *store) {
     const pool_range range = {store->pool, store->offset, store->nbytes};
     pool_lines lines = range_lines(&range);
     const uint64_t drawn = drawn_for(store);
+    const uint64_t rarely = lines.last - lines.first > 2
+                                ? RARELY
+                                : SOMETIMES; /* large copies hardly have a flag among their words */
     const bool draws = ever(EVICT), asked = area()->options.every || area()->options.script_length;
     if (!store_tears(store->offset, store->nbytes) || area()->options.free_running || area()->pages_hosts ||
-        (draws ? drawn & SOMETIMES : !asked))
+        (draws ? drawn & rarely : !asked))
         return false;
     if (draws) {
         lines.first += (int64_t)((drawn >> 32) % (uint64_t)(lines.last - lines.first));
@@ -130,7 +133,7 @@ void nature_stored(const program_step *store, bool tears) {
     if (!ever(EVICT)) return;
     const mover by = {store->host, store->thread, BY_NATURE};
     const uint64_t drawn = drawn_for(store);
-    if (tears && tear_make(by.host, store->pool, area()->torn.first, drawn >> 2 & 1, 1 + (int)((drawn >> 8) % 7))) {
+    if (tears && tear_make(by.host, store->pool, area()->torn.first, drawn >> 6 & 1, 1 + (int)((drawn >> 8) % 7))) {
         if (drawn >> 4 & 1) turn_stay_behind(store->thread, STAYS_BEHIND);
         return;
     }

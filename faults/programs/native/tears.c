@@ -68,41 +68,43 @@ bool tear_make(int host, int pool, int64_t line, bool last, int count) {
 
 /* --- who sees it ------------------------------------------------------------------------------------------------------ */
 
+static void forget(program_tear *t) { *t = here.area->tears[--here.area->tear_count]; }
+
 void tears_moved(const program_move *m) {
-    for (program_tear *t = here.area->tears; t < here.area->tears + here.area->tear_count; t++) {
+    for (program_tear *t = here.area->tears + here.area->tear_count; t-- > here.area->tears;) {
         if (t->store.pool != m->pool || t->line < m->line || t->line >= m->line + m->lines) continue;
         if (m->kind == MOVE_FETCH && !t->over && t->fetched_by < 0 && m->host != t->store.host) t->fetched_by = m->host;
         if (m->kind == MOVE_DROP && m->host == t->fetched_by) t->fetched_by = -1;
         t->over |= m->kind == MOVE_LAND || m->kind == MOVE_WRITE_BACK || m->kind == MOVE_NT;
+        if (t->over && t->fetched_by < 0) forget(t);
     }
+}
+
+static void report(const program_step *store, const program_step *load) {
+    program_finding found = {
+        .kind = TORN,
+        .rule = MANIFEST,
+        .host = load->host,
+        .other_host = store->host,
+        .pool = store->pool,
+        .thread = load->thread,
+        .other_thread = store->thread,
+        .times = 1,
+        .offset = store->offset,
+        .nbytes = store->nbytes,
+        .number = load->number,
+    };
+    found.sites[AT_STORE] = store->site, found.numbers[AT_STORE] = store->number;
+    found.sites[AT_ACCESS] = load->site, found.numbers[AT_ACCESS] = load->number;
+    program_report(&found);
 }
 
 void tears_loaded(const program_step *load) {
-    for (program_tear *t = here.area->tears; t < here.area->tears + here.area->tear_count; t++) {
+    for (program_tear *t = here.area->tears + here.area->tear_count; t-- > here.area->tears;) {
         const program_step *s = &t->store;
-        if (t->load.number || load->host != t->fetched_by || load->pool != s->pool) continue;
-        if (load->offset < s->offset + s->nbytes && s->offset < load->offset + load->nbytes) t->load = *load;
-    }
-}
-
-void tears_report(void) {
-    for (const program_tear *t = here.area->tears; t < here.area->tears + here.area->tear_count; t++) {
-        if (!t->load.number) continue;
-        program_finding found = {
-            .kind = TORN,
-            .rule = MANIFEST,
-            .host = t->load.host,
-            .other_host = t->store.host,
-            .pool = t->store.pool,
-            .thread = t->load.thread,
-            .other_thread = t->store.thread,
-            .times = 1,
-            .offset = t->store.offset,
-            .nbytes = t->store.nbytes,
-            .number = t->load.number,
-        };
-        found.sites[AT_STORE] = t->store.site, found.numbers[AT_STORE] = t->store.number;
-        found.sites[AT_ACCESS] = t->load.site, found.numbers[AT_ACCESS] = t->load.number;
-        program_report(&found);
+        if (load->host != t->fetched_by || load->pool != s->pool) continue;
+        if (load->offset >= s->offset + s->nbytes || s->offset >= load->offset + load->nbytes) continue;
+        report(s, load);
+        forget(t);
     }
 }

@@ -16,7 +16,6 @@ void tears_forget(int thread); /* at its thread's next step */
 bool tear_make(int host, int pool, int64_t line, bool last, int count);
 
 void tears_moved(const program_move *move);
-void tears_loaded(const program_step *load);
-void tears_report(void); /* as findings: loads of words that had not arrived, from lines with words that had */
+void tears_loaded(const program_step *load); /* a finding where words had not arrived of a line with words that had */
 
 #endif
