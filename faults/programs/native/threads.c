@@ -97,30 +97,49 @@ static int at_lock(int result, void *lock, size_t nbytes, const void *pc) {
         return at_lock(error, (void *)(uintptr_t)lock, sizeof *lock, HERE);                                     \
     }
 
-REAL(int, pthread_mutex_init, pthread_mutex_t *, const pthread_mutexattr_t *)
-PROGRAM_EXPORT int pthread_mutex_init(pthread_mutex_t *lock, const pthread_mutexattr_t *how) {
-    return at_lock(real_pthread_mutex_init()(lock, how), lock, sizeof *lock, HERE);
-}
-REAL(int, pthread_mutex_unlock, pthread_mutex_t *)
-PROGRAM_EXPORT int pthread_mutex_unlock(pthread_mutex_t *lock) {
-    return at_lock(real_pthread_mutex_unlock()(lock), lock, sizeof *lock, HERE);
+#define TOLD(name, type)                                                                  \
+    REAL(int, name, type *)                                                               \
+    PROGRAM_EXPORT int name(type *lock) {                                                 \
+        return at_lock(real_##name()(lock), (void *)(uintptr_t)lock, sizeof *lock, HERE); \
+    }
+#define TOLD_INIT(name, type, how)                                                             \
+    REAL(int, name, type *, how)                                                               \
+    PROGRAM_EXPORT int name(type *lock, how its) {                                             \
+        return at_lock(real_##name()(lock, its), (void *)(uintptr_t)lock, sizeof *lock, HERE); \
+    }
+TOLD_INIT(pthread_mutex_init, pthread_mutex_t, const pthread_mutexattr_t *)
+TOLD_INIT(pthread_rwlock_init, pthread_rwlock_t, const pthread_rwlockattr_t *)
+TOLD_INIT(pthread_spin_init, pthread_spinlock_t, int)
+TOLD(pthread_mutex_trylock, pthread_mutex_t)
+TOLD(pthread_mutex_unlock, pthread_mutex_t)
+TOLD(pthread_mutex_destroy, pthread_mutex_t)
+TOLD(pthread_rwlock_tryrdlock, pthread_rwlock_t)
+TOLD(pthread_rwlock_trywrlock, pthread_rwlock_t)
+TOLD(pthread_rwlock_unlock, pthread_rwlock_t)
+TOLD(pthread_spin_trylock, pthread_spinlock_t)
+TOLD(pthread_spin_unlock, pthread_spinlock_t)
+TOLD(sem_trywait, sem_t)
+TOLD(sem_post, sem_t)
+REAL(int, sem_init, sem_t *, int, unsigned)
+PROGRAM_EXPORT int sem_init(sem_t *lock, int shared, unsigned value) {
+    return at_lock(real_sem_init()(lock, shared, value), lock, sizeof *lock, HERE);
 }
 
 REAL(int, pthread_mutex_lock, pthread_mutex_t *)
 REAL(int, pthread_rwlock_rdlock, pthread_rwlock_t *)
 REAL(int, pthread_rwlock_wrlock, pthread_rwlock_t *)
 REAL(int, pthread_spin_lock, pthread_spinlock_t *)
-WAITS(pthread_spin_lock, (pthread_spinlock_t * lock), (lock), pthread_spin_trylock(lock), EBUSY)
-WAITS(pthread_mutex_lock, (pthread_mutex_t * lock), (lock), pthread_mutex_trylock(lock), EBUSY)
-WAITS(pthread_rwlock_rdlock, (pthread_rwlock_t * lock), (lock), pthread_rwlock_tryrdlock(lock), EBUSY)
-WAITS(pthread_rwlock_wrlock, (pthread_rwlock_t * lock), (lock), pthread_rwlock_trywrlock(lock), EBUSY)
+WAITS(pthread_spin_lock, (pthread_spinlock_t * lock), (lock), real_pthread_spin_trylock()(lock), EBUSY)
+WAITS(pthread_mutex_lock, (pthread_mutex_t * lock), (lock), real_pthread_mutex_trylock()(lock), EBUSY)
+WAITS(pthread_rwlock_rdlock, (pthread_rwlock_t * lock), (lock), real_pthread_rwlock_tryrdlock()(lock), EBUSY)
+WAITS(pthread_rwlock_wrlock, (pthread_rwlock_t * lock), (lock), real_pthread_rwlock_trywrlock()(lock), EBUSY)
 
 REAL(int, sem_wait, sem_t *)
 PROGRAM_EXPORT int sem_wait(sem_t *semaphore) {
-    if (!scheduled()) return real_sem_wait()(semaphore);
-    for (const int saved = errno; sem_trywait(semaphore) != 0; wait_on(), errno = saved)
+    if (!scheduled()) return at_lock(real_sem_wait()(semaphore), semaphore, sizeof *semaphore, HERE);
+    for (const int saved = errno; real_sem_trywait()(semaphore) != 0; wait_on(), errno = saved)
         if (errno != EAGAIN) return -1;
-    return 0;
+    return at_lock(0, semaphore, sizeof *semaphore, HERE);
 }
 
 /* The C library keeps its barriers' counts to itself, so here are those that this process makes during a run. */
@@ -140,7 +159,7 @@ REAL(int, pthread_barrier_init, pthread_barrier_t *, const pthread_barrierattr_t
 PROGRAM_EXPORT int pthread_barrier_init(pthread_barrier_t *restrict at,
                                         const pthread_barrierattr_t *restrict attributes, unsigned count) {
     int shared = 0, k = barrier_index(at);
-    const int error = real_pthread_barrier_init()(at, attributes, count);
+    const int error = at_lock(real_pthread_barrier_init()(at, attributes, count), at, sizeof *at, HERE);
     if (attributes) pthread_barrierattr_getpshared(attributes, &shared);
     if (error || shared || !process_joined() || here.area->options.free_running) return error;
     for (int other = 0; k < 0 && other < BARRIERS; other++)
@@ -157,7 +176,7 @@ PROGRAM_EXPORT int pthread_barrier_destroy(pthread_barrier_t *at) {
 REAL(int, pthread_barrier_wait, pthread_barrier_t *)
 PROGRAM_EXPORT int pthread_barrier_wait(pthread_barrier_t *at) {
     const int k = barrier_index(at);
-    if (k < 0 || !self_here()) return real_pthread_barrier_wait()(at);
+    if (k < 0 || !self_here()) return at_lock(real_pthread_barrier_wait()(at), at, sizeof *at, HERE);
     const unsigned round = barriers[k].round;
     if (++barriers[k].here == barriers[k].count) {
         barriers[k].here = 0, barriers[k].round++;
@@ -184,24 +203,24 @@ static bool is_over(const struct timespec *until) {
 
 /* Wait for a condition by giving the turn away once, until it comes back: others find the lock free. Signals wake no thread here: a
  * waiting program looks again whether its condition holds, as a wait may always end without a signal. */
-static int condition_waited(pthread_mutex_t *lock, const struct timespec *until) {
+static int condition_waited(pthread_mutex_t *lock, const struct timespec *until, const void *pc) {
     if (until && is_over(until)) return ETIMEDOUT;
-    pthread_mutex_unlock(lock);
+    at_lock(real_pthread_mutex_unlock()(lock), lock, sizeof *lock, pc);
     prog_yield();
     step_turn(self);
-    pthread_mutex_lock(lock);
+    while (at_lock(real_pthread_mutex_trylock()(lock), lock, sizeof *lock, pc) == EBUSY) prog_yield();
     pthread_testcancel();
     return 0;
 }
 
 /* Waits until a time of the run's own clock. */
-#define UNTIL(name, type, attempt)                                                        \
-    REAL(int, name, type *, const struct timespec *)                                      \
-    PROGRAM_EXPORT int name(type *restrict lock, const struct timespec *restrict until) { \
-        int error;                                                                        \
-        if (!scheduled()) return real_##name()(lock, until);                              \
-        while ((error = attempt(lock)) == EBUSY && !is_over(until)) prog_yield();         \
-        return error == EBUSY ? ETIMEDOUT : error;                                        \
+#define UNTIL(name, type, attempt)                                                              \
+    REAL(int, name, type *, const struct timespec *)                                            \
+    PROGRAM_EXPORT int name(type *restrict lock, const struct timespec *restrict until) {       \
+        int error;                                                                              \
+        if (!scheduled()) return at_lock(real_##name()(lock, until), lock, sizeof *lock, HERE); \
+        while ((error = real_##attempt()(lock)) == EBUSY && !is_over(until)) prog_yield();      \
+        return at_lock(error == EBUSY ? ETIMEDOUT : error, lock, sizeof *lock, HERE);           \
     }
 #define UNTIL_CLOCK(name, type, other)                                                                     \
     REAL(int, name, type *, clockid_t, const struct timespec *)                                            \
@@ -225,11 +244,11 @@ int program_lock_wait(pthread_mutex_t *lock, clockid_t clock, const struct times
 REAL(int, sem_timedwait, sem_t *, const struct timespec *)
 PROGRAM_EXPORT int sem_timedwait(sem_t *restrict semaphore, const struct timespec *restrict until) {
     if (!scheduled()) return real_sem_timedwait()(semaphore, until);
-    for (const int saved = errno; sem_trywait(semaphore) != 0; wait_on(), errno = saved) {
+    for (const int saved = errno; real_sem_trywait()(semaphore) != 0; wait_on(), errno = saved) {
         if (errno == EAGAIN && is_over(until)) errno = ETIMEDOUT;
         if (errno != EAGAIN) return -1;
     }
-    return 0;
+    return at_lock(0, semaphore, sizeof *semaphore, HERE);
 }
 UNTIL_CLOCK(sem_clockwait, sem_t, sem_timedwait)
 
@@ -246,7 +265,7 @@ static void *real_condition(const char *name) {
 PROGRAM_EXPORT int pthread_cond_wait(pthread_cond_t *restrict condition, pthread_mutex_t *restrict lock) {
     typedef int waits(pthread_cond_t *, pthread_mutex_t *);
     static waits *_Atomic real;
-    if (scheduled()) return condition_waited(lock, NULL);
+    if (scheduled()) return condition_waited(lock, NULL, HERE);
     if (!real) real = (waits *)(uintptr_t)real_condition("pthread_cond_wait");
     return real(condition, lock);
 }
@@ -255,7 +274,7 @@ PROGRAM_EXPORT int pthread_cond_timedwait(pthread_cond_t *restrict condition, pt
                                           const struct timespec *restrict until) {
     typedef int waits(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
     static waits *_Atomic real;
-    if (scheduled()) return condition_waited(lock, until);
+    if (scheduled()) return condition_waited(lock, until, HERE);
     if (!real) real = (waits *)(uintptr_t)real_condition("pthread_cond_timedwait");
     return real(condition, lock, until);
 }
@@ -263,7 +282,7 @@ PROGRAM_EXPORT int pthread_cond_timedwait(pthread_cond_t *restrict condition, pt
 REAL(int, pthread_cond_clockwait, pthread_cond_t *, pthread_mutex_t *, clockid_t, const struct timespec *)
 PROGRAM_EXPORT int pthread_cond_clockwait(pthread_cond_t *condition, pthread_mutex_t *lock, clockid_t clock,
                                           const struct timespec *until) {
-    if (scheduled()) return condition_waited(lock, until);
+    if (scheduled()) return condition_waited(lock, until, HERE);
     return real_pthread_cond_clockwait()(condition, lock, clock, until);
 }
 
