@@ -82,7 +82,7 @@ def _includes() -> list[str]:
 def _instruments(clang: bool) -> list[str]:
     """The flags that must come last: a compiler takes the last of two that contradict, and -O2 switches vectors on."""
     # gcc's flag reaches the compiler proper only: given to its driver, it would link the sanitizer's runtime.
-    flags = ["-fsanitize=thread", "-fno-sanitize-link-runtime"] if clang else ["-Wp,-fsanitize=thread"]
+    flags = ["-fsanitize=thread", "-fno-sanitize-link-runtime"] if clang else ["-Wp,-fsanitize=thread", "-Wno-tsan"]
     flags += ["-fno-plt", "-fno-builtin", "-fno-lto"]  # each load and store is a call
     flags += ["-mllvm", "-tsan-distinguish-volatile"] if clang else ["--param=tsan-distinguish-volatile=1"]
     flags.append("-gdwarf-4")  # addr2line misses inlined functions in clang's version 5, and mistakes a file in gcc's

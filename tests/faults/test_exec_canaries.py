@@ -5,12 +5,14 @@ intrinsics, and functions of the C library.
 """
 
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from faults.programs.compile import compiler_arguments
+from faults.programs.compile import main as compile_with
 from faults.programs.findings import KINDS, ProgramFinding
 from faults.programs.positions import located
 from faults.programs.result import RunChoice, RunResult
@@ -159,3 +161,30 @@ int main(void) {{
     assert kinds(result) == {"dirty-at-exit"} and result.unannounced == 0
     places = located([result.places[its.site("store")] for its in found])
     assert {place.at.line if place else 0 for place in places} == {7}
+
+
+STRICT = """#include <atomic>
+extern "C" void AnnotateHappensBefore(const char *, int, void *);
+extern "C" void __tsan_acquire(void *);
+extern "C" void *__tsan_create_fiber(unsigned);
+int main() {
+    int it = 0;
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    AnnotateHappensBefore("", 1, &it);
+    __tsan_acquire(&it);
+    return __tsan_create_fiber(0) != nullptr;
+}
+"""
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_a_program_without_warnings_that_tells_a_sanitizer_of_its_order_is_built(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, compiler: str
+) -> None:
+    use_compiler(monkeypatch, compiler)
+    (tmp_path / "strict.cc").write_text(STRICT)
+    (tmp_path / "empty.c").write_text("int main(void) { return 0; }\n")
+    flags = ("-O2", "-Werror", "-Wall", "-Wextra", "-pedantic-errors", "-o", str(tmp_path / "its"))
+    assert compile_with("c", [str(tmp_path / "empty.c"), "-std=c99", *flags]) == 0
+    assert compile_with("c++", [str(tmp_path / "strict.cc"), "-std=c++11", *flags]) == 0
+    assert subprocess.run([tmp_path / "its"]).returncode == 0

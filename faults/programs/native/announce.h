@@ -2,6 +2,7 @@
  * become calls, whether they come from a compiler's builtin or from inline assembly. */
 #ifndef CXLEMU_ANNOUNCE_H
 #define CXLEMU_ANNOUNCE_H
+#pragma GCC system_header
 #if defined(__x86_64__) && !defined(__ASSEMBLER__)
 
 /* These macros leave the red zone as it is. They compute wrong addresses for operands on the stack, where no pool is. Code may be in
