@@ -132,16 +132,25 @@ def _runs(
         what = "nothing" if len(hosts) == 1 else "anything"
         covered.undecided[f"{which} stores {what} to a pool before the last stage, so no crash was tried"] = None
     tried = list(_different(points, covered))
+    for result in _crashes(search, tried, covered):
+        yield result, covered
+    if covered.shown[0].failed and not covered.failed:
+        search.save()
+        covered.failed = covered.shown[0]
+        yield covered.failed, covered
+
+
+def _crashes(
+    search: FaultSearch, tried: Sequence[tuple[CrashPoint, MostLost]], covered: CrashCoverage
+) -> Iterator[RunResult]:
+    """Crash at these points, until a run fails or the budget is spent."""
     for number, (point, most) in search.places(tried):
         covered.left = len(tried) - number
         for result in search.images(point, most):
-            yield result, covered
+            yield result
             if covered.failed or search.spent():
                 return
     covered.left = 0
-    if covered.shown[0].failed:
-        covered.failed = covered.shown[0]
-        yield covered.failed, covered
 
 
 def only_dirty(result: RunResult) -> bool:
@@ -181,7 +190,7 @@ class FaultSearch:
             self._servers = stack.enter_context(ForkServers())
             journal = journal_of(self._path, self._setting, self._covered.fault, self._covered.is_saved)
             self._journal = stack.enter_context(journal)
-            stack.callback(self._save)
+            stack.callback(self.save)
             self._files = stack.pop_all()
         self._covered.anew = self._servers.anew
         return self
@@ -189,7 +198,8 @@ class FaultSearch:
     def __exit__(self, *_: object) -> None:
         self._files.close()
 
-    def _save(self) -> None:
+    def save(self) -> None:
+        """Write to the journal what was covered, unless a run has failed."""
         if self._journal and self._saved and not self._covered.failed:
             self._journal.add(self._saved)
         self._saved_at = time.monotonic()
@@ -216,7 +226,7 @@ class FaultSearch:
         self._saved |= {"undecided": [why for why in covered.undecided if why != self._budget()]}
         self._saved |= {"place": place, "losses": losses}
         if time.monotonic() - self._saved_at > SAVED_EACH_S:
-            self._save()
+            self.save()
 
     def _resume(self, record: Mapping[str, Any]) -> None:
         covered = self._covered

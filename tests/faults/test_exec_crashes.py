@@ -190,13 +190,17 @@ def test_a_survivor_that_waits_for_ever_is_found(litmus: Path) -> None:
     assert "the programs hang" in result.output and "after a crash of host 0" in result.output
 
 
-def test_a_spent_budget_is_unknown(litmus: Path) -> None:
+@pytest.mark.parametrize(("check", "code", "verdict"), [("--no-check", 3, "unknown"), ("--check", 1, "violation")])
+def test_a_spent_budget_is_unknown_unless_a_mistake_was_found(
+    litmus: Path, check: str, code: int, verdict: str
+) -> None:
     many = " ".join(f"s:{64 * k}:1" for k in range(12))
     read = " ".join(f"l:{64 * k}" for k in range(12))
     words = f"{litmus} {POOL} {many} :: {litmus} {POOL} {read}".split()
-    result = invoke("--pool", f"{POOL}=2M", "--crash", "every", "--budget", "1s", "--no-check", "--", *words)
-    assert result.exit_code == 3, result.output
-    assert "unknown: crash point of host 0" in result.output and "the budget of 1 s is spent" in result.output
+    result = invoke("--pool", f"{POOL}=2M", "--crash", "every", "--budget", "1s", check, "--", *words)
+    assert result.exit_code == code, result.output
+    assert f"{verdict}: " in result.output and "the budget of 1 s is spent" in result.output
+    assert ("dirty-at-exit" in result.output) == (code == 1)
 
 
 TORN = """#include <cxl.h>
