@@ -7,13 +7,7 @@
 #include <stdint.h>
 #include <time.h>
 
-#if defined(__x86_64__)
-#define PAUSE() __builtin_ia32_pause()
-#elif defined(__aarch64__)
-#define PAUSE() __asm__ volatile("yield")
-#else
-#define PAUSE() ((void)0)
-#endif
+#include "pause.h"
 
 enum {
     LOOKS_WITHOUT_PAUSE = 32, /* a peer in step with this rank rings within these */

@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "pause.h"
 #include "self.h"
 
 enum { LOOKS = 6, TOLD_AFTER = 128, TOLD_AT_ONCE = 2 /* of ten schedules */ };
@@ -58,13 +59,28 @@ void rest_ends_for_host(int thread) {
         }
 }
 
+/* Look whether a thread is told soon, as it mostly is: a processor that sleeps takes longer to wake. Where it is not, because no
+ * processor is free for who would tell it, its next rests are without this look. */
+static bool is_told_soon(void) {
+    enum { SOON = 1000, IN_VAIN = 16 };
+    static _Thread_local uint32_t left_out;
+    const program_area *a = here.area;
+    if (left_out && left_out--) return false;
+    for (int k = 0; k < SOON && a->told == seen; k++) PAUSE();
+    const bool told = a->told != seen;
+    if (!told) left_out = IN_VAIN;
+    return told;
+}
+
 void rest_if_idle(uint64_t idle) {
     static _Thread_local bool told; /* whether its last rest ended because something had arrived */
     program_area *a = here.area;
     if (!rests(idle)) return;
-    const struct timespec most = {.tv_nsec = told ? LONG_REST_NS : REST_NS};
-    a->resting++;
-    syscall(SYS_futex, &a->told, FUTEX_WAIT, seen, &most, NULL, 0);
-    a->resting--;
+    if (!is_told_soon()) {
+        const struct timespec most = {.tv_nsec = told ? LONG_REST_NS : REST_NS};
+        a->resting++;
+        syscall(SYS_futex, &a->told, FUTEX_WAIT, seen, &most, NULL, 0);
+        a->resting--;
+    }
     told = a->told != seen, seen = a->told;
 }
