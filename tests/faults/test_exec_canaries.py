@@ -125,7 +125,7 @@ def test_calls_that_succeed_leave_errno_as_it_is(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("how", ["opens", "calls", "moves", "stops"])
+@pytest.mark.parametrize("how", ["opens", "calls", "moves", "stops", "open", "openat", "openat2", "links"])
 def test_a_pool_is_followed_whichever_way_the_system_gives_it(tmp_path: Path, mode: str, how: str) -> None:
     its = f"{built(mode, 'system.c')} {tmp_path} pool {how}"
     result = ran(f"{its} write : {its} read", RunChoice(None, 0), pool=f"{tmp_path}/pool=2M")

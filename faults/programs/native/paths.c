@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/openat2.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,6 +70,25 @@ static int pool_in(int folder, const char *path) {
 }
 
 static int pool_named(const char *path) { return pool_in(AT_FDCWD, path); }
+
+/* Return the path of the pool to which a symbolic link leads, in `room`; any other path is returned unchanged. */
+static const char *followed(int folder, const char *path, char room[PROGRAM_PATH]) {
+    enum { LINKS = 8 };
+    KEEPS_ERRNO;
+    char at[PROGRAM_PATH], link[PROGRAM_PATH];
+    if (!path || !getenv("CXLEMU_PROGRAM_POOLS") || !plain_path(folder, path, at, sizeof at)) return path;
+    for (int links = 0; links < LINKS; links++) {
+        const ssize_t length = readlink(at, link, sizeof link - 1);
+        if (length <= 0) break;
+        link[length] = 0, strrchr(at, '/')[1] = 0; /* as the link may be relative to its folder */
+        if (link[0] != '/' && strlen(at) + strlen(link) < sizeof at)
+            memmove(link + strlen(at), link, strlen(link) + 1), memcpy(link, at, strlen(at));
+        if (!plain_path(AT_FDCWD, link, at, sizeof at)) break;
+        if (pool_named(at) >= 0) return strcpy(room, at);
+    }
+    return path;
+}
+#define FOLLOWED(folder, path) followed(folder, path, (char[PROGRAM_PATH]){0})
 
 /* Return the run's own path for a pool or a device's directory in sysfs, in `room`; any other path is returned
  * unchanged. */
@@ -140,6 +160,7 @@ static void note_other(int folder, const char *path, int flags) {
 }
 
 static int opened(int folder, const char *path, int flags, mode_t mode) {
+    path = flags & O_NOFOLLOW ? path : FOLLOWED(folder, path);
     const int pool = pool_in(folder, path);
     if (pool < 0) {
         const int file = real_openat()(folder, REDIRECTED(path), flags, mode);
@@ -182,6 +203,22 @@ PROGRAM_EXPORT int openat64(int folder, const char *path, int flags, ...) {
     MODE(flags);
     return opened(folder, path, flags | O_LARGEFILE, mode);
 }
+#if defined(__x86_64__)
+/* The same as system calls: see syscall() in threads.c. */
+long cxlemu_system_call(long number, ...);
+long cxlemu_opens(long number, long first, long second, long third, long fourth);
+__attribute__((used, visibility("hidden"))) long cxlemu_opens(long number, long first, long second, long third,
+                                                              long fourth) {
+    if (number == SYS_open) return opened(AT_FDCWD, (const char *)first, (int)second, (mode_t)third);
+    const int folder = (int)first;
+    const char *path = (const char *)second;
+    if (number == SYS_openat) return opened(folder, path, (int)third, (mode_t)fourth);
+    const struct open_how *how = (const struct open_how *)third;
+    if (pool_in(folder, FOLLOWED(folder, path)) < 0)
+        return cxlemu_system_call(number, first, second, third, fourth, 0L, 0L);
+    return opened(folder, path, (int)how->flags, (mode_t)how->mode);
+}
+#endif
 PROGRAM_EXPORT int __open_2(const char *path, int flags) { return opened(AT_FDCWD, path, flags, 0); }
 PROGRAM_EXPORT int __open64_2(const char *path, int flags) { return opened(AT_FDCWD, path, flags | O_LARGEFILE, 0); }
 PROGRAM_EXPORT int creat(const char *path, mode_t mode) {
@@ -235,6 +272,7 @@ PROGRAM_EXPORT int fstat(int file, struct stat *found) {
     return as_device(real_fstat()(file, found), process_joined() ? pool_of_file(file) : -1, found);
 }
 PROGRAM_EXPORT int stat(const char *restrict path, struct stat *restrict found) {
+    path = FOLLOWED(AT_FDCWD, path);
     return as_device(real_fstatat()(AT_FDCWD, REDIRECTED(path), found, 0), pool_named(path), found);
 }
 PROGRAM_EXPORT int lstat(const char *restrict path, struct stat *restrict found) {

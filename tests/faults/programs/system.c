@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <cxl.h>
 #include <fcntl.h>
+#include <linux/openat2.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -22,9 +23,21 @@ static int stops(void) {
     _exit(last != 0 || wait(NULL) != -1);
 }
 
+static int opened(const char *path, const char *name, const char *how) {
+    const int folder = open(path, O_DIRECTORY | O_RDONLY), flags = O_RDWR | O_CREAT;
+    struct open_how same = {.flags = (uint64_t)flags, .mode = 0600};
+    if ((strcmp(how, "open") == 0 || strcmp(how, "links") == 0) && chdir(path) != 0) return -1;
+    if (strcmp(how, "open") == 0) return (int)syscall(SYS_open, name, flags, 0600);
+    if (strcmp(how, "openat") == 0) return (int)syscall(SYS_openat, folder, name, flags, 0600);
+    if (strcmp(how, "openat2") == 0) return (int)syscall(SYS_openat2, folder, name, &same, sizeof same);
+    if (strcmp(how, "links") == 0)
+        return symlink(name, "link") + symlink("./link", "links") < 1 ? open("links", flags, 0600) : -1;
+    return openat(folder, name, flags, 0600);
+}
+
 int main(int count, char **words) {
     (void)count;
-    const int folder = open(words[1], O_DIRECTORY | O_RDONLY), file = openat(folder, words[2], O_RDWR | O_CREAT, 0600);
+    const int file = opened(words[1], words[2], words[3]);
     if (file < 0 || ftruncate(file, BYTES) != 0) return 1;
     char *pool = strcmp(words[3], "calls") == 0 ? (char *)syscall(SYS_mmap, NULL, BYTES, ACCESS, MAP_SHARED, file, 0)
                                                 : mmap(NULL, BYTES, ACCESS, MAP_SHARED, file, 0);
