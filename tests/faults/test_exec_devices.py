@@ -111,6 +111,15 @@ def test_every_tries_all_times_at_which_a_copy_may_happen(devices: Path, dma: st
     assert {loaded for loaded, *_ in verdicts(setting)[0]} == seen
 
 
+@pytest.mark.parametrize("recovers", ["@0", "@1"])
+@pytest.mark.parametrize("every", [(), ("--every",)], ids=["one", "every"])
+def test_a_device_dies_with_its_host(devices: Path, every: tuple[str, ...], recovers: str) -> None:
+    """Nobody can wait for the copy then. And each run of the search comes to where it was to crash."""
+    flags = (*every, "--crash", "every", "--no-shrink", "--budget", "300s")
+    code, found, output = execute(devices, "/dev/shm/devices", flags, f"P in-time :: {recovers} P repair")
+    assert (code, found) == (0, []), output
+
+
 @pytest.mark.parametrize(
     ("what", "says"),
     [

@@ -190,6 +190,7 @@ static bool in_pool(const check_line *line, uint32_t number) {
 static void lose(check_line *line, int host) {
     for (uint32_t number = 1; number <= WRITES; number++) {
         check_write *w = line_write(line, number);
+        if (w && w->host == host) copy_dies(w);
         if (!w || w->host != host || w->landed || w->witnessed) continue;
         if (in_pool(line, number)) w->landed = room_now()->host[host].crashed;
         else w->state |= WRITE_LOST;

@@ -388,6 +388,7 @@ void store_beside(const check_touch *t, unsigned words); /* asks the rule, where
 uint32_t copy_open_number(check_line *line, int thread);
 void copy_begins(const program_step *step);
 void copy_seen(const program_step *step);
+void copy_dies(check_write *w); /* if it is one: its host has crashed */
 
 /* --- check_rules.c ----------------------------------------------------------------------------------------------------------- */
 

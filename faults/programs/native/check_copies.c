@@ -49,3 +49,11 @@ void copy_seen(const program_step *step) {
         node->next = thread_of(step)->flushes, thread_of(step)->flushes = device->flushes, device->flushes = next;
     }
 }
+
+/* A device dies with its host, whose threads can wait for nothing any more: its write happened, in part or not, like any other. */
+void copy_dies(check_write *w) {
+    check_thread *device = &room_now()->thread[w->thread];
+    if (!(w->state & WRITE_OPEN)) return;
+    w->state &= (uint8_t)~WRITE_OPEN;
+    if (!device->copy.seen) device->copy.seen = room_now()->host[w->host].crashed, room_now()->open_copies--;
+}

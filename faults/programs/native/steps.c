@@ -115,7 +115,9 @@ program_step step_of(const program_self *me, int kind, const pool_range *range, 
     };
 }
 
+/* What another thread of this process is about is done first: its host's crash, or whose turn comes next. */
 void process_die(void) {
+    host_lock_take(&area()->turns, LOCK_S);
     kill(getpid(), SIGKILL);
     for (;;) pause();
 }
@@ -260,10 +262,8 @@ void step_counts(program_self *me, uint64_t at) {
     if (crash_now) crash_point_here(me->thread);
     if (a->options.crash_host >= 0 && a->steps == a->options.crash_step) {
         host_crashes(a->options.crash_host, me->thread);
-        for (int k = 0; k < a->thread_count; k++)
-            if (a->threads[k].host == a->options.crash_host && turn_state(k) != THREAD_ENDED)
-                turn_without(k, THREAD_CRASHED);
-        if (a->options.crash_host == here.host) process_die();
+        if (host_lock_take(&a->turns, LOCK_S)) turn_crash(a->options.crash_host), host_lock_release(&a->turns);
+        if (a->options.crash_host == here.host) turn_without(me->thread, THREAD_CRASHED), process_die();
     }
 }
 

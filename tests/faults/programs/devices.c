@@ -98,6 +98,17 @@ static void look(shared *s) {
     printf("=%d\n", (int)s->data[0].it);
 }
 
+/* Works on where a host has died, whose device may have copied or not. */
+static void repair(shared *s) {
+    const uint64_t ended = get(&s->flag);
+    refresh(s->data, LINE);
+    if (s->data[0].it != 1 && ended) fail("the copy is lost");
+    s->data[0].it = 2;
+    publish(s->data, LINE);
+    refresh(s->data, LINE);
+    if (s->data[0].it != 2) fail("the copy came after all");
+}
+
 int main(int count, char **words) {
     shared *s = map_pool("/dev/shm/devices", sizeof *s);
     const char *what = count == 2 ? words[1] : "";
@@ -113,6 +124,7 @@ int main(int count, char **words) {
     else if (!strcmp(what, "crowd"))
         for (int k = 0; k < CROWD; k++) event.copy = 0, copy(s, k);
     else if (!strcmp(what, "look")) look(s);
+    else if (!strcmp(what, "repair")) repair(s);
     else if (!strcmp(what, "read") || !strcmp(what, "await")) {
         while (!get(&s->flag) && what[0] == 'a');
         if (s->flag.it) look(s);
