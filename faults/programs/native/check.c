@@ -221,6 +221,18 @@ static void is_left(check_line *line, const program_move *move) {
     }
 }
 
+/* What a link that is down loses never comes, in whatever order the program makes its steps: that is none of its mistakes. */
+static void never_arrives(check_line *line, check_copy *copy, const program_move *move) {
+    const uint32_t gone = copy->posted ? copy->posted : copy->cached;
+    for (uint32_t number = 1; number <= WRITES; number++) {
+        check_write *w = line_write(line, number);
+        bool its = w && w->time == move->store;
+        for (int word = 0; !move->store && word < LINE_WORDS; word++) its = its || held(gone, word) == number;
+        if (w && its && w->host == move->host && !in_pool(line, number)) w->state |= WRITE_LOST;
+    }
+    if (!move->store) copy->posted = 0;
+}
+
 /* `kind` is a constant wherever this is called, so that each kind has a loop of its own. */
 static inline __attribute__((always_inline)) void lines_move(int kind, const program_move *move) {
     const int host = move->host, pool = move->pool;
@@ -237,7 +249,8 @@ static inline __attribute__((always_inline)) void lines_move(int kind, const pro
         case MOVE_DROP: copy->cached = 0, copy->present = 0; break;
         case MOVE_NT: arrives_nt(line, move); break;
         case MOVE_LEFT: is_left(line, move); break;
-        default: break; /* MOVE_LOST, MOVE_FAILED: the bytes never were in the pool, or did not come */
+        case MOVE_LOST: never_arrives(line, copy, move); break;
+        default: break; /* MOVE_FAILED: the bytes did not come */
         }
     }
 }
