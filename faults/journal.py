@@ -113,10 +113,12 @@ class JournalFile:
     def _check_first(self, record: Mapping[str, Any]) -> None:
         if record.get("journal") != VERSION:
             raise self._foreign(0)
-        if record != json.loads(json.dumps(self._first)):
-            raise ArgumentError(
-                f"--resume {self._path} is of another {self._noun}: give the same flags as then, or another file"
-            )
+        first, noun = json.loads(json.dumps(self._first)), self._noun
+        if record != first:
+            then, now = record.get(noun), first[noun]
+            differs = [name for name in now if isinstance(then, dict) and then.get(name) != now[name]]
+            same = f"give the same {' and '.join(differs) or 'flags'} as then, or another file"
+            raise ArgumentError(f"--resume {self._path} is of another {noun}: {same}")
 
     def _foreign(self, number: int) -> ArgumentError:
         return ArgumentError(f"--resume {self._path}: line {number + 1} is not a {self._noun}'s; give another file")

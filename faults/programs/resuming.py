@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -19,15 +20,15 @@ SAVED_EACH_S = 30.0  # beside the end of a call
 def journal_of(
     path: Path | None, setting: ExecSetting, limits: object, is_record: Callable[[Mapping[str, Any]], bool]
 ) -> AbstractContextManager[JournalFile | None]:
-    """Open a search's journal, if it has one: its runs depend on setting, limits, and sizes and times of the files."""
+    """Open a search's journal, if it has one: its runs depend on flags, programs, and sizes and times of files."""
     if path is None:
         return nullcontext()
     programs = [shutil.which(command.words[0]) for command in setting.commands]
-    files = [Path(name).stat() for name in (*programs, *(pool.content for pool in setting.pools)) if name]
+    files = [Path(pool.content).stat() for pool in setting.pools if pool.content]
     whose = {
         "version": __version__,
-        "setting": repr(replace(setting, deadline_s=0.0)),
-        "limits": repr(limits),
-        "files": [[file.st_size, file.st_mtime_ns] for file in files],
+        "flags": [repr(replace(setting, deadline_s=0.0)), repr(limits)],
+        "programs": [hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in programs if name],
+        "files of pools": [[file.st_size, file.st_mtime_ns] for file in files],
     }
     return JournalFile(path, "search", whose, is_record)
