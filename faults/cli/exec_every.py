@@ -13,6 +13,7 @@ import click
 from cxlemu.cli.progress import counting
 from cxlemu.signals import stops_exit
 from faults.cli.exec_report import ExecReport
+from faults.programs.binary import preloaded
 from faults.programs.crashes import CrashCoverage, crash_everywhere, crash_sentence, fewer_losses
 from faults.programs.damage import DamageCoverage, damage_everywhere, where_damaged
 from faults.programs.every.explore import EveryCoverage, EveryLimits, explore
@@ -31,7 +32,7 @@ def every(
 ) -> NoReturn:
     """Make a run for every interleaving, and end the verb with what was found."""
     runs = explore(setting, limits, report.reasons, resume)
-    covered, failed = _search(
+    covered, failed, stop = _search(
         report, EveryCoverage(limits), runs, "executions", lambda failed, _: _repeatable(report, setting, failed)
     )
     search = {
@@ -46,7 +47,7 @@ def every(
         sentences.append(crash_sentence(failed, *crash))
     if failed and (damage := damage_in(failed.turns)):
         sentences.append(where_damaged(limits.damage or "", damage.pool, damage.line, damage.step))
-    _end(ctx, report, setting, covered, failed, "the same interleaving", sentences, "every", search)
+    _end(ctx, report, setting, covered, failed, "the same interleaving", sentences, "every", search, stop)
 
 
 def crashes(
@@ -72,7 +73,7 @@ def crashes(
         what = "poison" if breaks == "--poison" else "lose"
         begun = DamageCoverage(hosts, budget_s, what=what)
         runs = damage_everywhere(setting, what, budget_s, report.reasons, resume)
-    covered, failed = _search(
+    covered, failed, stop = _search(
         report,
         begun,
         runs,
@@ -83,7 +84,7 @@ def crashes(
     crash = covered.broken.get("crash")
     sentences = [crash_sentence(failed, crash[0], crash[1])] if failed and crash else []
     key = "damage" if isinstance(covered, DamageCoverage) else "crashes"
-    _end(ctx, report, setting, covered, failed, f"the same {NAMES[breaks]}", sentences, key, _document(covered))
+    _end(ctx, report, setting, covered, failed, f"the same {NAMES[breaks]}", sentences, key, _document(covered), stop)
 
 
 def _search(
@@ -92,8 +93,8 @@ def _search(
     runs: Generator[tuple[RunResult, Coverage], None, None],
     what: str,
     smaller: Callable[[RunResult, Coverage], RunResult],
-) -> tuple[Coverage, RunResult | None]:
-    """Make all runs; return what they came to, and the smallest that fails. An interrupt prints what was covered."""
+) -> tuple[Coverage, RunResult | None, BaseException | None]:
+    """Make all runs; return what they came to, the smallest that fails, and what has interrupted them, if anything."""
     failed = None
     try:
         with stops_exit(), closing(runs):
@@ -101,11 +102,10 @@ def _search(
                 covered = so_far
             if covered.failed:
                 failed = smaller(covered.failed, covered)
-    except (KeyboardInterrupt, SystemExit):
+    except (KeyboardInterrupt, SystemExit) as stop:
         covered.undecided["it was interrupted"] = None
-        _summary(report, covered)
-        raise
-    return covered, failed
+        return covered, covered.failed, stop
+    return covered, failed, None
 
 
 def _end(
@@ -118,15 +118,19 @@ def _end(
     sentences: Sequence[str],
     key: str,
     search: dict[str, Any],
+    stop: BaseException | None,
 ) -> NoReturn:
     shown = [failed if result is covered.failed and failed else result for result in covered.shown]
     findings = report.show(setting, shown, failed, which)
     for sentence in sentences:
         report.say(sentence)
     _summary(report, covered)
-    report.say(not_judged(replace(setting, every=key == "every"), shown, findings, ()))
+    if stop is None:
+        followed = preloaded(command.words[0] for command in setting.commands)
+        report.say(not_judged(replace(setting, every=key == "every"), shown, findings, followed))
     search |= {"runs": covered.runs, "steps": covered.steps, "undecided": list(covered.undecided)}
-    report.end(ctx, covered.verdict, setting, shown, failed, findings, **{key: search})
+    told = {key: search, "interrupted": stop is not None}
+    report.end(ctx, covered.verdict, setting, shown, failed, findings, stop, **told)
 
 
 def _repeatable(report: ExecReport, setting: ExecSetting, failed: RunResult) -> RunResult:

@@ -104,9 +104,10 @@ class ExecReport:
         results: Sequence[RunResult],
         smallest: RunResult | None,
         report: ProgramReport,
+        stop: BaseException | None = None,
         **search: Any,
     ) -> NoReturn:
-        """Write the files that were asked for, and exit with the code that the command's help states."""
+        """Write the files that were asked for, and exit with the code that the command's help states; or stop."""
         asked = self._asked
         document = {
             "verdict": verdict.value,
@@ -123,6 +124,8 @@ class ExecReport:
             write_output("--html", asked.html, page(report, shlex.join(asked.words)).encode())
         if asked.litmus is not None:
             _write_litmus(asked.litmus, report)
+        if stop is not None and verdict is not Verdict.VIOLATION:
+            raise stop
         click.echo(unused(report), err=True, nl=False)
         ctx.exit(asked.error_exitcode if verdict is Verdict.VIOLATION else verdict.exit_code)
 

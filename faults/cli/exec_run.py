@@ -190,9 +190,9 @@ def _check_runs(asked: ExecFlags, *, named: bool) -> None:
 def _check_preloaded(asked: ExecFlags, name: str, by_access: bool) -> None:
     """Refuse what needs loads to be seen, of a program that was compiled otherwise."""
     strange = f"{name} was not compiled with cxlemu cc"
-    if asked.every or asked.breaks:
+    if asked.every or asked.breaks == "--crash" or (asked.breaks and not by_access):
         flag = "--every" if asked.every else f"{asked.breaks} every"
-        raise ArgumentError(f"{flag}: {strange}, so its loads are not all seen")
+        raise ArgumentError(f"{flag} takes no program that is preloaded: {strange}")
     if not by_access and (asked.poison or asked.lose_card or asked.link_down):
         raise ArgumentError(
             f"{strange}: with --no-check or --free its loads are not seen, so --poison, --lose-card and --link-down "

@@ -1,6 +1,7 @@
 """Ctrl-C at every place of a search with fork servers: no process and no file is left behind."""
 
 import gc
+import json
 import os
 import signal
 import sys
@@ -77,6 +78,8 @@ def test_an_interrupt_between_two_runs_ends_the_servers(flags: list[str], monkey
 
     monkeypatch.setattr(exec_every, "counting", counting)
     leaves, before = str(build("leaves.c")), children()
-    words = ["exec", "--pool", "/dev/shm/servers=2M", *flags, "--", leaves, "0", "::", leaves, "1"]
+    words = ["exec", "--pool", "/dev/shm/servers=2M", *flags, "--json", "-", "--", leaves, "0", "::", leaves, "1"]
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 130 and children() == before, done.output
+    told = json.loads(done.stdout)
+    assert told["interrupted"] and told["verdict"] == "unknown" and told["runs"]

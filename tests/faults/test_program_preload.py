@@ -275,6 +275,16 @@ def test_the_command_refuses_what_only_loads_that_are_seen_could_show(flag: str,
     assert "its loads are not seen" in done.output.replace("\n", " ")
 
 
+@pytest.mark.parametrize(("flags", "code"), [("", 1), ("--no-check", 2)])
+def test_each_line_is_poisoned_where_loads_are_seen(flags: str, code: int, tmp_path: Path) -> None:
+    its = build("string_loads.c", "-DINVALIDATES")
+    (tmp_path / "zeros").write_bytes(bytes(4096))
+    pool = tmp_path / "pool"
+    words = f"exec --pool {pool}={tmp_path / 'zeros'} {flags} --poison every -- {its} {pool} write :: {its} {pool} lods"
+    said = " ".join(cxlemu(*words.split(), code=code).output.split())
+    assert ("poisoned line at step" if code == 1 else "--poison every takes no program that is preloaded") in said
+
+
 @pytest.mark.parametrize("how", ["lods", "scas", "source", "target"])
 def test_loads_of_string_instructions_are_judged(how: str, tmp_path: Path) -> None:
     """lodsb, scasb, and cmpsb by either operand, whose other one lies on the same page."""
