@@ -26,12 +26,12 @@ OPERATIONS = "ssgggllllifxknwz"  # as litmus.c has them
 Verdicts = set[tuple[str, object, bool]]
 
 
-def generated(seed: int) -> str:
+def generated(seed: int, operations: str = OPERATIONS) -> str:
     """The steps of each host of a program: two of them, or three in every fourth program."""
     draw = random.Random(seed)
 
     def step() -> str:
-        operation, at, value = draw.choice(OPERATIONS), draw.choice((0, 0, 8, 64, 64)), draw.choice((1, 1, 2))
+        operation, at, value = draw.choice(operations), draw.choice((0, 0, 8, 64, 64)), draw.choice((1, 1, 2))
         return "x" if operation == "x" else f"{operation}:{at}" + (f":{value}" if operation in "sgnw" else "")
 
     counts = (1, 1, 1) if seed % 4 == 3 else draw.choice(((1, 2), (2, 1), (2, 2), (1, 3), (3, 1)))
@@ -92,9 +92,11 @@ def verdicts(
     return found, search.executions + (0 if most is None else search.repeated)
 
 
-def compared(litmus: Path, seed: int, preemptions: int | None = None) -> tuple[int, int, int, int]:
+def compared(
+    litmus: Path, seed: int, preemptions: int | None = None, operations: str = OPERATIONS
+) -> tuple[int, int, int, int]:
     """A program's hosts, its executions with the reduction and without, and its seed; the verdicts are the same."""
-    words = generated(seed)
+    words = generated(seed, operations)
     while True:
         its = setting(litmus, words, check=True)
         whole, count = verdicts(its, preemptions=preemptions, reduced=False, most=MOST)

@@ -38,13 +38,15 @@ class RunEvent:
     posted: frozenset[Line] = NO_LINES  # touched among its write-backs
     stored: frozenset[Line] = NO_LINES  # made dirty
     torn: frozenset[Line] = NO_LINES  # of these, those of which some words could arrive before others
+    flushed: frozenset[Line] = NO_LINES  # to leave its cache
+    old: frozenset[Line] = NO_LINES  # loaded or stored to though they were flushed: they might have left before
     stage: int = 0
     number: int = 0  # of its step in the run
     steps: int = 1  # of its thread: more in a round of a cycle
     stores: bool = False  # whether it lets threads look again that go round in cycles
     leaves: bool = False  # whether it changes what a crash of its host leaves
     ends: bool = False  # its thread
-    owed: bool = False  # a move that nobody chose: all threads wait, and what was flushed leaves or arrives
+    owed: bool = False  # a move that is no chance: what was flushed leaves or, as all threads wait, arrives
     waits_for: tuple[int, int] | None = None  # a move's: the thread and its event that make it where nobody has before
     before: int = 0  # events that happen before it, as bits
     races: list[int] = field(default_factory=list)  # events that could also come after it

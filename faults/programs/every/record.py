@@ -27,6 +27,7 @@ _MOVE_FETCH, _MOVE_FETCH_POSTED, _MOVE_POST, _MOVE_LAND, _MOVE_WRITE_BACK, _MOVE
     33, 41
 )
 _MOVE_FAILED = 42
+_FLUSH_KEEP = 3
 _FENCE_STORES, _FENCE_LOADS = 1, 2
 _BY_NATURE = 2
 _NO_HOST = -1
@@ -105,7 +106,19 @@ def holds_nt(record: tuple[int, bytes]) -> bool:
 
 # What a reader knows of the run up to some step. Everything else of it is known before.
 _STATE = (
-    *("_flushed", "_lingering", "_pending", "_in_rounds", "_left", "_dead", "_alive", "_waits", "_ordinals", "_makers"),
+    *(
+        "_flushed",
+        "_lingering",
+        "_leaving",
+        "_pending",
+        "_in_rounds",
+        "_left",
+        "_dead",
+        "_alive",
+        "_waits",
+        "_ordinals",
+        "_makers",
+    ),
     *("_now", "_order", "_enabled", "_rounds", "_stay", "_repeats"),
 )
 EVENTS_MOST = 1 << 17  # whose orders take a gigabyte
@@ -145,6 +158,8 @@ class _Reader:
         }
         self._flushed: dict[int, set[Line]] = {}  # by thread, since its last fence
         self._lingering: dict[int, set[Line]] = {}  # since its last full fence
+        # Hosts and lines that leave since an event, their flush; until they are fetched again or stored to.
+        self._leaving: dict[tuple[int, int, int], int] = {}
         self._pending: set[tuple[int, int, int]] = set()  # hosts and lines
         self._in_rounds: set[tuple[int, int, int]] = set()  # hosts and lines that only a round left out has fetched
         self._left = _LeftLines()
@@ -209,7 +224,7 @@ class _Reader:
                 event.leaves = True
             if self._now is None:
                 self._now = frozenset(self._alive.difference(self._waits, self._stay))
-            needs = self._needs(event) if event.actor in self._makers else 0
+            needs = self._needs(event)
             if event.waits_for and (failing := self._might_fail(event, number)):
                 self._order.judge(failing)
                 self._rounds.append((len(self._events) + 1, failing))
@@ -264,9 +279,11 @@ class _Reader:
         return frozenset((_INVARIANTS, k) for k, lines in enumerate(self._invariants) if lines & arrived)
 
     def _needs(self, event: RunEvent) -> int:
-        """Find the events without which a thread's first one could not be: those up to its birth, as bits."""
+        """Find the events without which one could not be: those up to its thread's birth, or its line's flush."""
         bits = 0
-        for k, its in enumerate(self._events[: self._makers.pop(event.actor)]):
+        if event.owed and isinstance(event.actor, tuple) and (flush := self._leaving.get(event.actor[1:])) is not None:
+            bits = self._events[flush].before | 1 << flush
+        for k, its in enumerate(self._events[: self._makers.pop(event.actor, 0)]):
             steps = isinstance(its.actor, int) and (its.host == event.host or its.stage < event.stage)
             bits |= its.before | 1 << k if steps or its.crashes else 0
         return bits
@@ -306,7 +323,9 @@ class _Reader:
         for entry in moves:
             if entry.cause == _BY_NATURE or not isinstance(owner, int):
                 for move in self._move(entry, number):
-                    move.owed = isinstance(owner, int)
+                    move.owed, chosen = self._leaves(move), not isinstance(owner, int)
+                    move.stores &= not (move.owed and chosen)
+                    move.owed |= not chosen
                     yield move
         if not isinstance(owner, int):
             return
@@ -327,6 +346,7 @@ class _Reader:
                 posted.add(line)
             elif (entry.kind == _MOVE_FETCH and line in arrived) or entry.kind == _MOVE_FAILED:
                 again.add(line)
+                self._leaving.pop((entry.host, *line), None)
             elif entry.kind in (_MOVE_FETCH, _MOVE_FETCH_POSTED) or (entry.kind == _MOVE_LAND and line not in posted):
                 for move in self._move(entry, number):
                     move.waits_for = (owner, ordinal)
@@ -336,6 +356,9 @@ class _Reader:
         self._fill(event, owner, entries, posted, arrived)
         event.fetched |= again
         yield event
+
+    def _leaves(self, move: RunEvent) -> bool:
+        return isinstance(move.actor, tuple) and move.actor[0] == EVICT and move.actor[1:] in self._leaving
 
     def _might_fail(self, event: RunEvent, number: int) -> RunEvent | None:
         """Name the step that fetches a line which was damaged, as it fails where nothing has arrived there since."""
@@ -349,6 +372,7 @@ class _Reader:
         if entry.kind in (_MOVE_FETCH, _MOVE_FETCH_POSTED):
             posted = lines if entry.kind == _MOVE_FETCH_POSTED else NO_LINES
             self._in_rounds.discard(offset)
+            self._leaving.pop(offset, None)
             yield RunEvent((FETCH, *offset), entry.host, fetched=lines, cached=lines, posted=posted, number=number)
         elif entry.kind in (_MOVE_LAND, _MOVE_LOST):
             yield RunEvent((LAND, *offset), entry.host, arrived=lines, posted=lines, number=number, stores=True)
@@ -405,6 +429,7 @@ class _Reader:
                 if kind in _STORES:
                     (written_back if kind == _NT_STORE else stored).update(lines)
                     torn.update(lines if entry.what else ())
+                self._note_leaving(event, entry, lines)
                 if self._coherent and kind != _FLUSH:
                     (fetched if kind == _LOAD else arrived).update(filter(self._is_coherent, lines))
             if kind in _STORES:
@@ -422,6 +447,17 @@ class _Reader:
         event.stores = stores
         event.cached, event.posted, event.stored = frozenset(cached), frozenset(written_back), frozenset(stored)
         event.arrived, event.fetched, event.torn = frozenset(arrived), frozenset(fetched), frozenset(torn)
+
+    def _note_leaving(self, event: RunEvent, entry: _Entry, lines: Iterable[Line]) -> None:
+        for line in lines:
+            key = (entry.host, *line)
+            if entry.kind == _FLUSH and entry.what != _FLUSH_KEEP:
+                self._leaving[key] = len(self._events)
+                event.flushed |= {line}
+            elif entry.kind in (_LOAD, _STORE, _RMW) and key in self._leaving:
+                event.old |= {line}
+                if entry.kind != _LOAD:
+                    del self._leaving[key]
 
     def _is_coherent(self, line: Line) -> bool:
         return any(span.pool == line[0] and span.begin <= line[1] * LINE_BYTES < span.end for span in self._coherent)

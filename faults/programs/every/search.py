@@ -328,20 +328,27 @@ class EverySearch(Generic[Ran]):
 
     def _try_unasked(self, trace: Trace) -> None:
         """Try what no event of an execution races with, as it is not in there: evictions."""
-        if self._evictions:
+        if self._evictions or any(event.old for event in trace.events):
             self._evict(trace)
 
     def _evict(self, trace: Trace) -> None:
-        """Try evictions: of a stored line, at once and before another host's use, and before a look at an old line."""
+        """Try evictions: of a stored line, at once and before another host's use, and before a look at an old line.
+
+        An old line that was flushed leaves in any case, if not before this look then behind it: that is no chance.
+        """
         events = trace.events
         uses: dict[Line, list[tuple[int, RunEvent]]] = {}
         arrivals: dict[Line, list[tuple[int, RunEvent]]] = {}
+        flushes: dict[tuple[int, Line], list[int]] = {}  # by host and line
         for n, event in enumerate(events):
+            for line in event.flushed:
+                flushes.setdefault((event.host, line), []).append(n)
             for line in event.fetched | event.arrived:
                 uses.setdefault(line, []).append((n, event))
             for line in event.arrived:
                 arrivals.setdefault(line, []).append((n, event))
         fetched: dict[tuple[int, Line], int] = {}  # by host and line: the last fetch up to here
+        leaving: set[tuple[int, Line]] = set()  # flushed, and neither fetched again nor stored to
         for k, event in enumerate(events[:-1]):
             self._in_time()
             host, before = event.host, event.before
@@ -349,23 +356,30 @@ class EverySearch(Generic[Ran]):
                 seen = sum(1 << n for n, e in arrivals.get(line, ()) if e.host == host and e.before >> k & 1)
                 looks = [(n, e) for n, e in uses.get(line, ()) if e.host != host and not before >> n & 1]
                 looks += [(n, e) for n, e in trace.rounds if e.host != host and line in e.fetched | e.arrived]
+                flush = next((n for n in flushes.get((host, line), ()) if n > k), len(events))
                 for n, e in looks:
                     if not e.before & seen:  # else it sees the store in any case
                         for offset in {k + 1, max(n, k + 1)}:
-                            self._try_eviction(offset, (EVICT, host, *line))
+                            if offset <= flush:
+                                self._try_eviction(offset, (EVICT, host, *line))
                         for tear in TEARS if line in event.torn else ():
                             self._try_eviction(k + 1, (tear, host, *line))
-            for line in event.cached - event.stored if isinstance(event.actor, int) else ():
+            leaving -= {(host, line) for line in event.fetched}
+            for line in event.old | (event.cached - event.stored) if isinstance(event.actor, int) else ():
+                if (host, line) in leaving and line not in event.old:
+                    continue  # a fence: nobody looks
                 last = fetched.get((host, line))
-                if last is not None and any(
-                    e.host != host and not events[last].before >> n & 1 and not e.before >> k & 1
-                    for n, e in arrivals.get(line, ())
-                ):
-                    self._try_eviction(k, (EVICT, host, *line))
+                others = [(n, e) for n, e in arrivals.get(line, ()) if e.host != host and not e.before >> k & 1]
+                owed = line in event.old
+                if owed and self._evictions:  # what another host has stored may arrive by chance
+                    others += [(k, e) for e in events if e.host != host and line in e.stored and not e.before >> k & 1]
+                if last is not None and any(not events[last].before >> n & 1 for n, _ in others):
+                    self._try_eviction(k, (EVICT, host, *line), owed=owed)
             fetched |= {(host, line): k for line in event.fetched}
+            leaving = (leaving - {(host, line) for line in event.stored}) | {(host, line) for line in event.flushed}
 
-    def _try_eviction(self, offset: int, actor: Actor) -> None:
-        if offset < len(self.places) and self.places[offset].evictions < self._evictions:
+    def _try_eviction(self, offset: int, actor: Actor, *, owed: bool = False) -> None:
+        if offset < len(self.places) and (owed or self.places[offset].evictions < self._evictions):
             self.places[offset].add(actor)
 
 

@@ -33,6 +33,8 @@ void move_make(program_turn turn) {
         return;
     }
     if (line >= a->extent[pool]) a->extent[pool] = line + 1;
+    const uint8_t state = image_of(host, pool)->cache.state[line];
+    const bool leaves = action == EVICT && (state & (FLUSHED | DIRTY)) == FLUSHED; /* as it will in any case: no news */
     const bool moved = image_nature((mover){host, 0, BY_NATURE}, (enum action)action, pool, line);
-    if (moved && action != PREFETCH) turn_written(host);
+    if (moved && action != PREFETCH && !leaves) turn_written(host);
 }
