@@ -27,6 +27,27 @@ def ran(target: Path, choice: RunChoice, *coherent: str, pool: str = "/dev/dax0.
     return ran_words(f"{target} /dev/dax0.0 : {target} /dev/dax0.0", choice, *coherent, pool=pool, free=free)
 
 
+TICKETS = """#include <fcntl.h>
+#include <stdint.h>
+#include <sys/mman.h>
+int main(int count, char **words) {
+    const int file = open(words[count - 1], O_RDWR);
+    uint64_t *lock = mmap(0, 2 << 20, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    for (int k = 0; k < 10; k++) {
+        const uint64_t mine = __atomic_fetch_add(&lock[0], 1, __ATOMIC_ACQ_REL);
+        for (uint64_t now;;) {
+            __asm__ volatile("movq %1, %0" : "=r"(now) : "m"(lock[1]) : "memory");
+            if (now == mine) break;
+            __asm__ volatile("pause" ::: "memory");
+        }
+        lock[2]++;
+        __atomic_store_n(&lock[1], mine + 1, __ATOMIC_RELEASE);
+    }
+    return 0;
+}
+"""
+
+
 @pytest.mark.parametrize("mode", MODES)
 class TestOnCoherentRanges:
     pytestmark = on_x86
@@ -35,6 +56,13 @@ class TestOnCoherentRanges:
     def test_a_lock_works(self, programs: Programs, mode: str, range_: str) -> None:
         for choice in CHOICES:
             assert is_quiet(ran(programs["RIGHT", mode], choice, range_)), choice
+
+    def test_a_wait_by_loads_in_inline_assembly_passes_the_turn_on(self, mode: str, tmp_path: Path) -> None:
+        (tmp_path / "tickets.c").write_text(TICKETS)
+        its = built(mode, tmp_path / "tickets.c", "-O2")
+        for choice in CHOICES:
+            result = ran(its, choice, "all")
+            assert is_quiet(result) and result.notes == [], choice
 
     def test_a_lock_does_not_work_elsewhere(self, programs: Programs, mode: str) -> None:
         found = ran(programs["RIGHT", mode], RunChoice(None, 0), "1M+4K")

@@ -39,6 +39,7 @@ __asm__(
     ".macro sfence\n __cxlemu_plain sfence\n.endm\n"
     ".macro lfence\n __cxlemu_plain lfence\n.endm\n"
     ".macro mfence\n __cxlemu_plain mfence\n.endm\n"
+    ".macro pause\n __cxlemu_plain pause\n .byte 0xf3, 0x90\n.endm\n"
     ".set __cxlemu_locked, 0\n" /* whether the instruction that comes is an xchg behind this prefix */
     ".macro lock rest:vararg\n"
     " __cxlemu_plain lock\n .byte 0xf0\n .set __cxlemu_locked, 1\n"

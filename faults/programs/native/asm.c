@@ -69,12 +69,21 @@ static void elements(const uint8_t *data, const uint8_t *area, const void *pc) {
     }
 }
 
+/* A loop that pauses and makes no step waits by loads in inline assembly, which are not seen: it passes the turn on now and then. */
+static void pauses(void) {
+    if (!self) return;
+    if (self->paused_at != here.area->steps) self->spins = 0;
+    self->paused_at = here.area->steps;
+    atomic_spins();
+}
+
 HOOK(clflush, prog_flush(at, FLUSH_DROP_ORDERED, pc))
 HOOK(clflushopt, prog_flush(at, FLUSH_DROP, pc))
 HOOK(clwb, prog_flush(at, FLUSH_KEEP, pc))
 HOOK(sfence, prog_fence(FENCE_STORES, pc))
 HOOK(lfence, prog_fence(FENCE_LOADS, pc))
 HOOK(mfence, prog_fence(FENCE_FULL, pc))
+HOOK(pause, pauses())
 HOOK(lock, locked(data, pc))
 HOOK(elements, elements(data, area, pc))
 HOOK(nt4, prog_nt_store((void *)(uintptr_t)at, data, 4, pc))

@@ -44,6 +44,7 @@ typedef struct {
     int64_t nt_count, nt_room;
     const void *callers[CALLERS];
     uint32_t depth, spins, looks;
+    uint64_t paused_at; /* how many steps had been made at its last PAUSE instruction */
     uint32_t failed; /* accesses that ended in a SIGBUS */
     uint32_t outside_looks; /* how often it has looked at the clock, or at input from outside */
     const void *system_wrote; /* where a system call was made whose stores are looked for */
