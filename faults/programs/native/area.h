@@ -47,6 +47,8 @@ typedef struct {
     uint64_t number;
     program_site site;
     uint8_t pool, kind, locked, system;
+    bool early; /* it was reported before that */
+    bool beside; /* another thread has stored to its bytes since */
 } open_store;
 
 /* tears.c: the last store that tears, until its thread's next step, and the bytes of its lines before it, as many as there is room for. */
@@ -64,6 +66,12 @@ typedef struct {
     int fetched_by; /* a host that holds what had arrived; -1: none */
     bool over; /* the rest has arrived, too */
 } program_tear;
+
+/* With --free: a thread's last step, where that is a load of a coherent line, and what its bytes were then. */
+typedef struct {
+    program_step step; /* nbytes 0: its last step is none */
+    uint8_t bytes[16]; /* the first of them */
+} open_load;
 
 /* A thread that goes round in a cycle as long as `written` is `since`; and a hash of its process's memory. */
 typedef struct {
@@ -142,6 +150,7 @@ typedef struct {
     program_thread threads[PROGRAM_THREADS];
     adversary natures[PROGRAM_THREADS];
     open_store opens[PROGRAM_THREADS];
+    open_load loads[PROGRAM_THREADS];
     thread_cycle cycles[PROGRAM_THREADS];
     thread_doing doing[PROGRAM_THREADS];
     torn_store torn;

@@ -65,9 +65,12 @@ static void *plain(const volatile void *at) { return (void *)(uintptr_t)at; }
 static volatile wide *there(const volatile void *at) { return reachable(plain(at)); }
 
 static wide loaded(const volatile void *at, const void *pc) {
-    if (!outside_pools(plain(at))) prog_load(plain(at), BYTES, pc);
+    const bool pool = !outside_pools(plain(at));
+    if (pool) prog_load(plain(at), BYTES, pc);
     else atomic_spins();
-    return load_16(there(at));
+    const wide value = load_16(there(at));
+    if (pool) atomic_loaded(&value, BYTES);
+    return value;
 }
 
 static bool exchanged(volatile void *at, wide *expected, wide value, const void *pc) {

@@ -183,7 +183,8 @@ static void load_word(const check_touch *t, int word, check_copy *copy, const ui
 
 void rule_hear(const check_touch *t, unsigned words) {
     for (int word = 0; word < LINE_WORDS; word++) {
-        const check_write *got = line_write(t->line, held(t->line->pool, word));
+        const uint64_t bytes = touched_bytes(t) & bytes_of_word(word);
+        const check_write *got = line_holds(t->line, line_write(t->line, held(t->line->pool, word)), bytes);
         const bool news = got && got->host != t->step->host && !known(t->step->host, got);
         if (words >> word & 1 && news) sees(t, word, got);
     }

@@ -2,6 +2,7 @@
  * back-invalidation. Every host's image of such a range is the pool's own memory, so hardware keeps it coherent. */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -17,6 +18,64 @@ int coherent_range(int pool, int64_t offset) {
 
 bool program_coherent_anywhere;
 bool program_coherent(int pool, int64_t line) { return is_coherent(pool, line); }
+
+void coherent_loads(const program_step *load, const uint8_t *twin) {
+    program_area *a = here.area;
+    const int64_t last = (load->offset + load->nbytes - 1) / PROGRAM_LINE;
+    if (!a->options.free_running || !is_coherent(load->pool, load->offset / PROGRAM_LINE) ||
+        !is_coherent(load->pool, last))
+        return;
+    open_load *its = &a->loads[load->thread];
+    its->step = *load, its->step.locked = false; /* its fence is behind it */
+    memcpy(its->bytes, twin + load->offset,
+           (size_t)load->nbytes < sizeof its->bytes ? (size_t)load->nbytes : sizeof its->bytes);
+}
+
+void coherent_loaded(int thread, const void *value, size_t nbytes) {
+    open_load *its = &here.area->loads[thread];
+    if (its->step.nbytes == (int64_t)nbytes && memcmp(its->bytes, value, nbytes) == 0) its->step.nbytes = 0;
+}
+
+static bool overlap(const open_store *open, const pool_range *range) {
+    return open->nbytes && open->pool == range->pool && open->offset < range->offset + range->nbytes &&
+           range->offset < open->offset + open->nbytes;
+}
+
+void coherent_stores(int thread, const pool_range *range) {
+    const bool shared = here.area->options.free_running && is_coherent(range->pool, range->offset / PROGRAM_LINE);
+    for (int k = 0; shared && k < here.area->thread_count; k++)
+        if (k != thread && overlap(&here.area->opens[k], range)) store_told_early(k, true);
+}
+
+void coherent_stored(int thread, const pool_range *range) {
+    const bool shared = here.area->options.free_running && is_coherent(range->pool, range->offset / PROGRAM_LINE);
+    for (int k = 0; shared && k < here.area->thread_count; k++)
+        if (k != thread && overlap(&here.area->opens[k], range)) here.area->opens[k].beside = true;
+}
+
+static void hears(program_step *load) {
+    load->number = here.area->steps;
+    if (program_watcher_now && program_watcher_now->load)
+        program_watcher_now->load(load, image_of(here.host, load->pool)->cache.data + load->offset);
+}
+
+void coherent_hears(int thread, uint64_t at) {
+    program_area *a = here.area;
+    for (int k = 0; k < a->thread_count; k++) {
+        program_step *its = &a->loads[k].step;
+        const pool_range range = {its->pool, its->offset, its->nbytes};
+        if (!its->nbytes || its->host != here.host) continue;
+        if (k == thread && at == step_place(STEP_LOAD, &range))
+            continue; /* it looks again, as it has seen nothing new */
+        hears(its);
+        for (int other = 0; other < a->thread_count; other++) {
+            if (other == k || !overlap(&a->opens[other], &range)) continue;
+            store_told_early(other, its->kind == STEP_RMW);
+            hears(its);
+        }
+        if (k == thread) its->nbytes = 0;
+    }
+}
 
 REAL(int, open, const char *, int, ...)
 REAL(void *, mmap, void *, size_t, int, int, int, off_t)

@@ -72,6 +72,7 @@ static void loaded(program_self *me, const pool_range *r, const void *pc, bool l
     step_mix(&step, content);
     note_seen(me, r, content);
     if (program_watcher_now && program_watcher_now->load) program_watcher_now->load(&step, bytes);
+    if (program_coherent_anywhere) coherent_loads(&step, image->twin);
     for (int64_t k = lines.first; k < lines.last; k++) {
         if (!(image->cache.state[k] & LINGERS)) continue;
         image_drop_lingering(by_program(me), (pool_lines){r->pool, k, lines.last}, true);
@@ -298,6 +299,8 @@ void prog_locked(void *at, size_t nbytes, const void *pc) {
     fenced(me, FENCE_LOCKED, pc);
     if (!touch(me, &r, at, CHANGED)) return;
     announce(me, &r, pc, STEP_RMW, false);
+    const program_step step = step_of(me, STEP_RMW, &r, pc);
+    if (program_coherent_anywhere) coherent_loads(&step, image_of(here.host, r.pool)->twin);
     step_end(me);
 }
 
@@ -306,7 +309,7 @@ PROGRAM_EXPORT void prog_rmw_begin(void *at, size_t nbytes, const void *pc) {
     program_self *me = self_here();
     if (!range_in_pool(at, nbytes, &r) || !step_begin(me)) return;
     fenced(me, FENCE_LOCKED, pc);
-    touch(me, &r, at, LOADED);
+    if (touch(me, &r, at, LOADED) && program_coherent_anywhere) coherent_stores(me->thread, &r);
 }
 
 PROGRAM_EXPORT void prog_rmw_end(void *at, size_t nbytes, bool wrote, const void *pc) {

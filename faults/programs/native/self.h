@@ -147,6 +147,7 @@ void step_turn(program_self *me);
 bool step_of_operation(program_self *me, int part); /* begins a step in which an operation begins (1) or ends (2) */
 void step_other(program_self *me, int kind, int other, const pool_range *range, const void *pc);
 void store_told(int thread); /* report the store that a thread has announced: it has happened by now */
+void store_told_early(int thread, bool all); /* the same, but it may go on; not before it has begun, unless `all` */
 void host_crashes(int host, int thread); /* in a step of this thread; its own threads are left to the caller */
 _Noreturn void process_die(void);
 
@@ -179,6 +180,14 @@ void signals_late(program_self *me);
 /* quiet.c: whether a step that comes is quiet, as turn_take asks. */
 bool step_is_quiet(const program_self *me, int kind, int what, const pool_range *r);
 
+/* coherent.c: with --free, a thread loads and stores behind its step, while others make theirs. So its host may have learned more
+ * from a load of a coherent line than the pool held at its step. */
+void coherent_loads(const program_step *load, const uint8_t *twin); /* at such a step; also of a locked instruction */
+void coherent_loaded(int thread, const void *value, size_t nbytes); /* behind an atomic load: what it has seen */
+void coherent_hears(int thread, uint64_t at); /* before the step `at`: from what this host's threads have loaded */
+void coherent_stores(int thread, const pool_range *range); /* report all that other threads have announced there */
+void coherent_stored(int thread, const pool_range *range); /* bytes no longer say whether others have stored there */
+
 /* silent.c: report what was stored to lines without an announcement, as stores of this host at an unknown place. */
 void silent_stores(program_self *me, pool_lines lines);
 void silent_stores_everywhere(program_self *me); /* when a process ends */
@@ -187,6 +196,7 @@ void silent_stores_everywhere(program_self *me); /* when a process ends */
  * a loop of them on private memory passes the turn on now and then, as does one of loads, which calls atomic_spins. */
 bool atomic_begins(void *at, size_t nbytes, const void *pc);
 void atomic_spins(void);
+void atomic_loaded(const void *value, size_t nbytes); /* behind the load, where it is in a pool */
 
 /* library.c: whether code is of a function of C++'s library that was compiled into this program. */
 bool library_has(const void *pc);

@@ -15,7 +15,10 @@ static void tell_announced(int pool, int64_t line) {
         const open_store *open = &here.area->opens[k];
         if (!open->nbytes || open->pool != pool) continue;
         if (here.area->threads[k].host != here.host && !is_coherent(pool, line)) continue;
-        if (open->offset / LINE_BYTES <= line && line <= (open->offset + open->nbytes - 1) / LINE_BYTES) store_told(k);
+        if (open->offset / LINE_BYTES <= line && line <= (open->offset + open->nbytes - 1) / LINE_BYTES) {
+            if (here.area->options.free_running) store_told_early(k, false);
+            else store_told(k);
+        }
     }
 }
 

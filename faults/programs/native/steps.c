@@ -143,7 +143,8 @@ static void keep_store(int thread, const open_store *open) {
     free(kept);
 }
 
-void store_told(int thread) {
+/* Report a thread's store, which then is over or may change further bytes: where it was reported before, those alone count. */
+static void tell_store(int thread, bool over) {
     open_store *open = &area()->opens[thread];
     if (open->nbytes == 0) return;
     const program_thread *t = &area()->threads[thread];
@@ -165,19 +166,30 @@ void store_told(int thread) {
         .nbytes = open->nbytes,
     };
     if (!still_dirty(image, open)) keep_store(thread, open);
-    step_mix(&step, step_digest(after, open->nbytes));
     const bool news = !are_same(before, after, (size_t)open->nbytes);
+    if (open->early && !news) {
+        if (over) open->nbytes = 0;
+        return;
+    }
+    step_mix(&step, step_digest(after, open->nbytes));
     turn_progress(thread, news);
     if (news) rest_ends_for_host(thread);
     if (news || open->kind != STEP_RMW) turn_written(t->host); /* a lock that is taken in vain stores nothing new */
+    if (open->beside && !news && program_watcher_now && program_watcher_now->load)
+        program_watcher_now->load(&step, after); /* perhaps the other one's store is the last: it sees that */
     if (program_watcher_now && program_watcher_now->store) program_watcher_now->store(&step, before, after);
     if (crash_now) crash_stored(&step, NULL);
     if (area()->invariant_count) holds_stored(&step);
     const bool tears = step.nbytes > 8 && nature_tears(&step);
     image_told(t->host, open->pool, open->offset, open->nbytes);
-    open->nbytes = 0;
+    open->early = true;
+    const pool_range range = {step.pool, step.offset, step.nbytes};
+    if (program_coherent_anywhere) coherent_stored(thread, &range);
+    if (over) open->nbytes = 0;
     nature_stored(&step, tears);
 }
+
+void store_told(int thread) { tell_store(thread, true); }
 
 /* Whether a store that a thread has announced may still come: of a copy within a pool, compilers announce the store before the load. */
 static bool store_to_come(int thread) {
@@ -185,6 +197,10 @@ static bool store_to_come(int thread) {
     if (!open->nbytes) return false;
     const host_image *image = image_of(area()->threads[thread].host, open->pool);
     return memcmp(image->twin + open->offset, image->cache.data + open->offset, (size_t)open->nbytes) == 0;
+}
+
+void store_told_early(int thread, bool all) {
+    if (all || area()->opens[thread].beside || !store_to_come(thread)) tell_store(thread, false);
 }
 
 /* Break the hardware that the driver was asked to break, at the step that it was asked for. */
@@ -280,6 +296,7 @@ bool step_begins(program_self *me, int kind, int what, const pool_range *r) {
     if (a->options.free_running) {
         if (turn_state(me->thread) == THREAD_CRASHED) process_die();
         if (!host_lock_take(&a->lock, LOCK_S)) process_die();
+        if (program_coherent_anywhere) coherent_hears(me->thread, at);
         if (!later) store_told(me->thread);
     } else {
         const bool kept = turn_enter(me->thread);

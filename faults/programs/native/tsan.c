@@ -107,6 +107,10 @@ bool atomic_begins(void *at, size_t nbytes, const void *pc) {
     return false;
 }
 
+void atomic_loaded(const void *value, size_t nbytes) {
+    if (program_coherent_anywhere && self) coherent_loaded(self->thread, value, nbytes);
+}
+
 #define ATOMIC_FETCH(bits, type, name, operation)                                                \
     PROGRAM_EXPORT type __tsan_atomic##bits##_##name(volatile type *at, type value, int order) { \
         (void)order;                                                                             \
@@ -119,10 +123,12 @@ bool atomic_begins(void *at, size_t nbytes, const void *pc) {
 #define ATOMICS(bits, type)                                                                                            \
     PROGRAM_EXPORT type __tsan_atomic##bits##_load(const volatile type *at, int order) {                               \
         (void)order;                                                                                                   \
-        if (!LIKELY(outside_pools((const void *)(uintptr_t)at)))                                                       \
-            prog_load((const void *)(uintptr_t)at, sizeof *at, HERE);                                                  \
+        const bool pool = !LIKELY(outside_pools((const void *)(uintptr_t)at));                                         \
+        if (pool) prog_load((const void *)(uintptr_t)at, sizeof *at, HERE);                                            \
         else atomic_spins();                                                                                           \
-        return __atomic_load_n(at, __ATOMIC_SEQ_CST);                                                                  \
+        const type value = __atomic_load_n(at, __ATOMIC_SEQ_CST);                                                      \
+        if (pool) atomic_loaded(&value, sizeof value);                                                                 \
+        return value;                                                                                                  \
     }                                                                                                                  \
     PROGRAM_EXPORT void __tsan_atomic##bits##_store(volatile type *at, type value, int order) {                        \
         void *where = (void *)(uintptr_t)at;                                                                           \
