@@ -23,7 +23,7 @@ from faults.programs.judge import suppress
 from faults.programs.reports import ProgramReport
 from faults.programs.result import WORST_CASES, ExecSetting, RunChoice, RunEnding, RunResult, unfired, untouched
 from faults.programs.run import run as run_once
-from faults.programs.unjudged import absent, not_its_own, not_judged
+from faults.programs.unjudged import absent, goes_on, not_its_own, not_judged
 from faults.verdict import Verdict
 
 TOKEN_FILE_MAX = 1 << 21
@@ -76,8 +76,8 @@ def run(ctx: click.Context, asked: ExecFlags) -> None:
         smallest = report.shorten(setting, failed) if failed is not None and trace is None else failed
     shown = [smallest if result is failed and smallest is not None else result for result in results]
     findings = report.show(setting, shown, smallest, "" if smallest is None else str(smallest.choice))
-    if failed is not None and len(results) < len(choices) and not any(each.missing for each in findings.mistakes):
-        report.note("no missing instruction was found in this run: --keep-going tries the other ones, too")
+    if failed is not None and len(results) < len(choices) and (how := goes_on(setting, results, findings)):
+        report.note(how)
     if failed is not None and (why := not_its_own(setting, failed, findings, followed)):
         report.note(why)
     differs = trace is not None and results[0].trace != trace

@@ -84,11 +84,16 @@ class ProgramMistake:
     pool: str
     run: str  # the run that it was first found in
     replay: str  # the command that makes this run again; empty: there is none
-    runs: int = 1  # in how many runs it was found
+    found_in: frozenset[int] = frozenset()  # the numbers of those runs that it was found in
     times: int = 1  # how often in all of them
     reason: str = ""  # why it is suppressed; empty: it is not
     more: tuple[tuple[str, SourcePlace], ...] = ()  # further stores and loads of this mistake, each with its role
     history: Sequence[LoggedOperation] = ()  # those that no order explains
+
+    @property
+    def runs(self) -> int:
+        """In how many runs it was found."""
+        return len(self.found_in)
 
     @property
     def host(self) -> str:
@@ -183,7 +188,7 @@ def report(runs: Iterable[Checked], pools: Sequence[str], suppressions: Sequence
     count = 0
     for run in runs:
         count += 1
-        for mistake in _of_run(run, pools):
+        for mistake in _of_run(run, count, pools):
             key = (
                 KINDS[one_mistake(mistake.finding.kind)].name,
                 *(str(mistake.places.get(role)) for role in ("store", "access")),
@@ -195,7 +200,8 @@ def report(runs: Iterable[Checked], pools: Sequence[str], suppressions: Sequence
             first = max(
                 known, mistake, key=lambda its: (its.finding.manifest, its.kind.name == key[0])
             )  # of equals, ``known``
-            joined[key] = replace(first, runs=known.runs + 1, times=known.times + mistake.times)
+            found_in, times = known.found_in | mistake.found_in, known.times + mistake.times
+            joined[key] = replace(first, found_in=found_in, times=times)
     mistakes: list[ProgramMistake] = []
     warnings: list[ProgramMistake] = []
     suppressed: list[ProgramMistake] = []
@@ -254,11 +260,11 @@ def _joined(group: Sequence[ProgramMistake]) -> ProgramMistake:
         if role in mistake.places
     }
     more = tuple(place for place in places if first.places.get(place[0]) != place[1])
-    runs, times = max(mistake.runs for mistake in group), sum(mistake.times for mistake in group)
-    return replace(first, more=more, runs=runs, times=times)
+    found_in = frozenset[int]().union(*(mistake.found_in for mistake in group))
+    return replace(first, more=more, found_in=found_in, times=sum(mistake.times for mistake in group))
 
 
-def _of_run(run: Checked, pools: Sequence[str]) -> Iterator[ProgramMistake]:
+def _of_run(run: Checked, number: int, pools: Sequence[str]) -> Iterator[ProgramMistake]:
     findings = merged(list(run.findings))
     sites = sorted({site for finding in findings for site in finding.sites if 0 < site < len(run.places)})
     known = dict(zip(sites, located([run.places[site] for site in sites]), strict=True))
@@ -272,7 +278,10 @@ def _of_run(run: Checked, pools: Sequence[str]) -> Iterator[ProgramMistake]:
         pool = pools[finding.pool] if finding.pool < len(pools) else "no pool"
         history = run.history if finding.kind == NOT_LINEARIZABLE else ()
         kind = KINDS[finding.kind]
-        yield ProgramMistake(kind, finding, places, pool, run.name, run.replay, times=finding.times, history=history)
+        found_in = frozenset({number})
+        yield ProgramMistake(
+            kind, finding, places, pool, run.name, run.replay, found_in, finding.times, history=history
+        )
 
 
 # --- JSON and SARIF --------------------------------------------------------------------------------------------------

@@ -35,6 +35,14 @@ def absent(results: Sequence[RunResult]) -> str:
     )
 
 
+def goes_on(setting: ExecSetting, results: Sequence[RunResult], report: ProgramReport) -> str:
+    """Say what may find the missing instruction, where the run that failed was not the last one; empty: nothing."""
+    if untouched(setting, results) or any(each.missing for each in (*report.mistakes, *report.suppressed)):
+        return ""
+    how = "--keep-going tries the other ones, too" if setting.check else "--no-check looks for none: leave it out"
+    return f"no missing instruction was found in this run: {how}"
+
+
 def not_its_own(setting: ExecSetting, failed: RunResult, report: ProgramReport, preloaded: Sequence[str]) -> str:
     """Say that a failure may not be the program's, as not all code was instrumented; empty: none was noticed."""
     if preloaded or not failed.unannounced or any(each.missing for each in report.mistakes):

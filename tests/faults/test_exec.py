@@ -303,6 +303,21 @@ def test_a_failure_that_names_no_instruction_says_how_to_go_on_and_which_run_it_
     assert "--keep-going tries" not in CliRunner().invoke(main, [*words[:3], "--seed", "0", *words[6:]]).output
 
 
+def test_nobody_is_sent_to_look_for_an_instruction_where_none_is_looked_for(tmp_path: Path) -> None:
+    program, pool = build("queue.c"), str(tmp_path / "pool")
+    words = ["exec", "--pool", pool, "--no-worst-case", "--seeds", "2"]
+    said = " ".join(
+        CliRunner().invoke(main, [*words, "--no-check", "--", str(program), pool, "consume"]).output.split()
+    )
+    assert "--no-check looks for none: leave it out" in said and "--keep-going" not in said
+    assert "missing instruction" not in CliRunner().invoke(main, [*words, "--", "/bin/false"]).output
+    (tmp_path / "reasons").write_text("* queue.c:* # not now\n")
+    its = str(build("queue.c", "-DMISTAKE=1"))
+    stages = f"{its} {pool} new :: {its} {pool} produce : {its} {pool} consume".split()
+    output = CliRunner().invoke(main, [*words[:3], "--suppressions", str(tmp_path / "reasons"), "--", *stages]).output
+    assert "suppressed: not-flushed" in output and "1 failed" in output and "missing instruction" not in output
+
+
 def test_a_crash_ends_a_host_and_its_cache() -> None:
     setting = queue(build("queue.c"), crash=(1, 60), idle_budget=2_000)
     result = worst(setting)

@@ -190,6 +190,13 @@ def test_a_mistake_of_many_runs_is_told_once_and_as_it_goes_wrong(told: Callable
     assert words.repeats(report, {"cxlemu exec --replay 2": "seed 2", "c": "seed 3"}).endswith("again (seed 3): c\n")
 
 
+def test_a_run_counts_once_for_a_mistake_that_was_found_at_several_places_of_one_line(
+    told: Callable[..., ProgramReport],
+) -> None:
+    one, other = (finding("two-writers", sites=(100 + k,) * len(ROLES)) for k in range(2))
+    assert [(its.runs, its.times) for its in told([one, other], [one], []).mistakes] == [(2, 6)]
+
+
 def test_what_a_program_states_of_itself_comes_after_the_causes(told: Callable[..., ProgramReport]) -> None:
     report = told([finding("assertion"), finding("not-flushed"), finding("invariant"), finding("no-invalidate")])
     kinds = [its.kind.name for its in report.mistakes]
@@ -210,6 +217,7 @@ def test_one_mistake_is_one_finding_with_all_its_stores_and_loads(
         (mistake,) = (report := told([at(), joins])).mistakes
         role = other if joins.site(own) == at().site(own) else own
         assert (mistake.times, mistake.runs) == (4, 1)
+        assert [its.runs for its in told([at()], [joins]).mistakes] == [2]
         assert mistake.more == ((role, SourcePlace(POSITIONS["drop"])),)
         assert len(reports.as_json(report)["findings"][0]["steps"]) == len(list(mistake.steps())) + 1
         assert words.text(report).count("in f_drop\n") == 2
