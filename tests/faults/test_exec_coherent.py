@@ -111,29 +111,25 @@ def of_locks(choice: RunChoice, lock: str, *words: str, free: bool = False) -> R
     return ran_words(" : ".join(hosts), choice, "0+4K", free=free)
 
 
-@pytest.mark.parametrize("lock", [*LOCKS, "assembly"])
-@on_x86
-def test_locks_work_side_by_side(lock: str) -> None:
-    for seed in range(4):
-        assert is_quiet(of_locks(RunChoice(seed, seed), lock, free=True)), seed
+class TestWhatHostsLearnThere:
+    pytestmark = on_x86
 
+    @pytest.mark.parametrize("lock", [*LOCKS, "assembly"])
+    def test_locks_work_side_by_side(self, lock: str) -> None:
+        for seed in range(4):
+            assert is_quiet(of_locks(RunChoice(seed, seed), lock, free=True)), seed
 
-@pytest.mark.parametrize("lock", [lock for lock in LOCKS if lock != "readers"])  # its readers flush, too
-@on_x86
-def test_mistakes_under_a_lock_are_found_side_by_side(lock: str) -> None:
-    for mistake, kind in (("no-flush", "not-flushed"), ("no-invalidate", "no-invalidate")):
-        assert kind in kinds(of_locks(RunChoice(1, 1), lock, "8", mistake, free=True))
+    @pytest.mark.parametrize("lock", [lock for lock in LOCKS if lock != "readers"])  # its readers flush, too
+    def test_mistakes_under_a_lock_are_found_side_by_side(self, lock: str) -> None:
+        for mistake, kind in (("no-flush", "not-flushed"), ("no-invalidate", "no-invalidate")):
+            assert kind in kinds(of_locks(RunChoice(1, 1), lock, "8", mistake, free=True))
 
+    def test_an_atomic_load_has_not_seen_what_was_stored_behind_it(self, tmp_path: Path) -> None:
+        assert is_quiet(of_locks(RunChoice(1, 1), "look", str(tmp_path), free=True))
 
-@on_x86
-def test_an_atomic_load_has_not_seen_what_was_stored_behind_it(tmp_path: Path) -> None:
-    assert is_quiet(of_locks(RunChoice(1, 1), "look", str(tmp_path), free=True))
-
-
-@on_x86
-def test_a_store_beside_another_ones_bytes_hides_them_not() -> None:
-    for choice in CHOICES:
-        assert is_quiet(of_locks(choice, "wait")), choice
+    def test_a_store_beside_another_ones_bytes_hides_them_not(self) -> None:
+        for choice in CHOICES:
+            assert is_quiet(of_locks(choice, "wait")), choice
 
 
 @with_rows(
