@@ -117,7 +117,7 @@ static int waits(uint32_t me) {
     if (me == 1) s->flag[1] = 1;
     while (me == 1 && !s->flag[0]) continue;
     cxl_invalidate(&s->table, sizeof s->table);
-    s->table[0]++;
+    s->table[me] = 1;
     cxl_flush(&s->table, sizeof s->table);
     cxl_fence();
     s->flag[0] = 1;
