@@ -140,7 +140,8 @@ PROGRAM_EXPORT void prog_nt_store(void *at, const void *bytes, size_t nbytes, co
     turn_progress(me->thread, true), turn_written(here.host);
     if (program_watcher_now && program_watcher_now->store) program_watcher_now->store(&step, NULL, bytes);
     const pool_lines lines = range_lines(&r);
-    for (int64_t line = lines.first; line < lines.last; line++) /* what is dirty leaves first, as if it was written back */
+    /* What is dirty leaves first, as if it was written back. */
+    for (int64_t line = lines.first; line < lines.last; line++)
         if (image_of(here.host, r.pool)->cache.state[line] & DIRTY) image_flush(by_program(me), r.pool, line, true);
     if (crash_now) crash_stored(&step, bytes);
     posted_add(me, r, bytes, step.number);
