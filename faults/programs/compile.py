@@ -88,6 +88,7 @@ def _instruments(clang: bool) -> list[str]:
     flags.append("-gdwarf-4")  # addr2line misses inlined functions in clang's version 5, and mistakes a file in gcc's
     if clang:  # which announces no load or store of more than 16 bytes
         flags += ["-fno-integrated-as", "-mprefer-vector-width=128", "-fno-vectorize", "-fno-slp-vectorize"]
+        flags.append("-Wa,--no-warn")  # of sections that clang means for an assembler of its own
         flags += ["-mllvm", "-enable-interleaved-mem-accesses=false"]  # where a pragma has a loop vectorized
         flags += ["-mllvm", "-tsan-instrument-read-before-write"]  # also the load of an increment
         flags += ["-Wno-unused-command-line-argument", "-Wno-builtin-macro-redefined"]

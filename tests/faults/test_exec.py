@@ -19,6 +19,7 @@ from cxlemu.errors import ArgumentError, TokenError
 from faults.programs.area import PREFIX
 from faults.programs.commands import hosts_of, parse_commands, parse_pool, parse_pools
 from faults.programs.compile import compiler_arguments
+from faults.programs.compile import main as compile_main
 from faults.programs.judge import report_of
 from faults.programs.replays import choice_of, read_token, shrink, token_of
 from faults.programs.result import WORST_CASES, ExecSetting, RunChoice, RunEnding, RunResult
@@ -301,6 +302,16 @@ def test_a_failure_that_names_no_instruction_says_how_to_go_on_and_which_run_it_
     assert "seed 0: fails without random moves of lines, too; it is worst case 0 from here on" in said
     assert "no missing instruction was found in this run: --keep-going tries the other ones, too" in said
     assert "--keep-going tries" not in CliRunner().invoke(main, [*words[:3], "--seed", "0", *words[6:]]).output
+
+
+def test_a_section_that_clang_means_for_its_own_assembler_is_no_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    use_compiler(monkeypatch, "clang")
+    source = tmp_path / "linked.c"
+    source.write_text('#pragma comment(lib, "m")\nint main(void) { return 0; }\n')
+    assert compile_main("c", [str(source), "-o", str(tmp_path / "linked")]) == 0
+    assert capfd.readouterr().err == ""
 
 
 def test_nobody_is_sent_to_look_for_an_instruction_where_none_is_looked_for(tmp_path: Path) -> None:
