@@ -28,7 +28,12 @@ def journal_of(
     whose = {
         "version": __version__,
         "flags": [repr(replace(setting, deadline_s=0.0)), repr(limits)],
-        "programs": [hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in programs if name],
+        "programs": [_digest(name) for name in programs if name],
         "files of pools": [[file.st_size, file.st_mtime_ns] for file in files],
     }
     return JournalFile(path, "search", whose, is_record)
+
+
+def _digest(program: str) -> str:
+    with Path(program).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

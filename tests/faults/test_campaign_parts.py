@@ -279,7 +279,7 @@ def test_a_wrong_file_is_one_sentence(text: str, sentence: str, tmp_path: Path) 
     (Spec(collectives=("all_redcue",)), "unknown collective 'all_redcue'"),
     (Spec(variants=("nonsense",)), "no variant 'nonsense'"),
     (Spec(kinds=("crush",)), "unknown fault 'crush'"),
-    (Spec(kinds=()), "0 cases"),
+    (Spec(kinds=()), "no cases: write kinds or scripts"),
     (Spec(mutant="x"), "a mutant is written"),
     (Spec(mutant="0.0.99:delete", collectives=("barrier",)), "has no mutant"),
     (Spec(algorithms=("nowhere.py:f",)), "there is no file"),

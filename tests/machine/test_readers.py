@@ -67,6 +67,7 @@ EXCEPTIONS = {
     "faults/programs/area.py:_sweep": RUN,
     "faults/programs/area.py:run_folder": RUN,
     "faults/programs/processes.py:_exit": RUN,
+    "faults/programs/resuming.py:_digest": EXECUTED,
     "faults/programs/servers.py:_parent": KERNEL,
     "faults/programs/doing.py:system_state": KERNEL,
     "faults/testing/torch_rank.py:main": EXECUTED,

@@ -30,7 +30,7 @@ class RunsAhead:
             its, begun = self._begun
             self._made[its] = self._finish(begun)
         result = self._made.pop(turns, None)
-        if result is None or result.ending is RunEnding.DEADLINE:  # which came while nobody waited for it
+        if result is None or result.failed or result.ending is RunEnding.DEADLINE:  # while nobody looked after it
             result = self._finish(self._start(turns))
         following = None if result.failed else self._following()
         if following is not None and following not in self._made:
