@@ -87,13 +87,15 @@ def test_every_run_is_as_where_none_is_made_ahead(monkeypatch: pytest.MonkeyPatc
     assert len(finished) == len(ahead)  # none is made in vain
 
 
-def ahead(following: list[int | None], late: Sequence[int] = ()) -> tuple[RunsAhead, list[int]]:
-    """Runs ahead, and the numbers of those that were made; of these the ``late`` ones end at a deadline."""
+def ahead(
+    following: list[int | None], amiss: Sequence[int] = (), how: RunEnding = RunEnding.ENDED
+) -> tuple[RunsAhead, list[int]]:
+    """Runs ahead, and the numbers of those that were made; of these the ``amiss`` ones end in another way."""
     made: list[int] = []
 
     def make(turns: Turns) -> BegunRun:
         made.append(turns[0][0])
-        ending = RunEnding.DEADLINE if len(made) in late else RunEnding.ENDED
+        ending = how if len(made) in amiss else RunEnding.ENDED
         yield
         return RunResult(RunChoice(None, 0, turns), ending)
 
@@ -108,8 +110,9 @@ def test_a_run_that_was_made_ahead_is_kept_until_it_is_asked_for() -> None:
     assert made == [1, 2, 3, 4]
 
 
-def test_a_run_ahead_that_ends_at_its_deadline_is_made_again() -> None:
-    runs, made = ahead([2, None], late=[2])
+@pytest.mark.parametrize("how", [RunEnding.DEADLINE, RunEnding.FAILED])
+def test_a_run_ahead_that_ends_at_its_deadline_or_fails_is_made_again(how: RunEnding) -> None:
+    runs, made = ahead([2, None], [2], how)
     assert [runs.run(((number, 1),)).ending for number in (1, 2)] == [RunEnding.ENDED] * 2 and made == [1, 2, 2]
 
 
