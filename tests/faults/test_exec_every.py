@@ -209,6 +209,47 @@ def test_a_program_that_has_given_memory_back_waits_as_any_other(tmp_path: Path)
     assert result.exit_code == 0 and "ok: every interleaving" in result.output, result.output
 
 
+HANDSHAKES = """#include "pool.h"
+#include <pthread.h>
+static volatile int asked, told;
+static void *other(void *none) {
+    while (!asked) {}
+    told = 1;
+    while (asked != 2) {}
+    told = 2;
+    return none;
+}
+int main(int count, char **words) {
+    volatile uint64_t *it = map_pool("/dev/shm/handshakes", 4096);
+    pthread_t thread;
+    if (count == 1) {
+        while (!*it) refresh(it, 8);
+        return 0;
+    }
+    pthread_create(&thread, 0, other, 0);
+    asked = 1;
+    while (told != 1) {}
+    asked = atoi(words[1]);
+    while (told != 2) {}
+    pthread_join(thread, 0);
+    *it = 1, publish(it, 8);
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize(("second", "code", "says"), [(2, 0, "ok: every interleaving"), (3, 1, "the programs hang")])
+def test_a_thread_leaves_its_cycle_when_another_one_of_its_host_stores_outside_the_pool(
+    tmp_path: Path, second: int, code: int, says: str
+) -> None:
+    """All that other hosts see is the same meanwhile; the answer to its second question may never come, though."""
+    (tmp_path / "handshakes.c").write_text(HANDSHAKES)
+    program = build(tmp_path / "handshakes.c", "-I", str(EXAMPLES), "-pthread")
+    given = ("--no-shrink", "--", str(program), str(second), ":", str(program))
+    result = invoke("--pool", "/dev/shm/handshakes", *given)
+    assert result.exit_code == code and says in result.output, result.output
+
+
 # Where looks are counted, all of them are tried.
 WAITS = [
     "g:0:0 i:0 l:0 : s:0:1 G:0:1 : y:0:1",

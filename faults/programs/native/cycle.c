@@ -346,15 +346,27 @@ void cycle_thread(program_self *me, bool begins) {
     threads_here[me->thread] = begins ? me : NULL;
 }
 
-static bool all_in_cycles(const program_self *me) {
+static bool is_over(int thread) {
+    const uint32_t state = turn_state(thread);
+    return state == THREAD_NONE || state == THREAD_ENDED || state == THREAD_CRASHED;
+}
+
+/* Whether another thread of its process went round with other private memory: one of both may have left its cycle since. */
+static bool memory_differs(int thread) {
+    const program_area *a = here.area;
+    for (int k = 0; k < a->thread_count; k++)
+        if (a->threads[k].process == a->threads[thread].process && !is_over(k) &&
+            a->cycles[k].memory != a->cycles[thread].memory)
+            return true;
+    return false;
+}
+
+static bool all_in_cycles(void) {
     const program_area *a = here.area;
     for (int k = 0; k < a->thread_count; k++) {
-        const uint32_t state = turn_state(k);
-        if (state == THREAD_NONE || state == THREAD_ENDED || state == THREAD_CRASHED) continue;
-        if (state == THREAD_STARTING || (a->cycles[k].since != a->written && !a->cycles[k].stays)) return false;
-        if (a->threads[k].process == a->threads[me->thread].process &&
-            a->cycles[k].memory != a->cycles[me->thread].memory)
-            return false;
+        if (is_over(k)) continue;
+        if (turn_state(k) == THREAD_STARTING || (a->cycles[k].since != a->written && !a->cycles[k].stays)) return false;
+        if (memory_differs(k)) return false;
     }
     return true;
 }
@@ -383,7 +395,11 @@ void cycle_round(const program_self *me) {
 void cycle_fold(program_self *me, uint64_t at) {
     program_area *a = here.area;
     thread_cycle *its = &a->cycles[me->thread];
-    if (!a->threads[me->thread].idle_steps || its->since == a->written || its->stays) return;
+    if (!a->threads[me->thread].idle_steps || its->stays) return;
+    if (its->since == a->written) {
+        if (!memory_differs(me->thread) || private_memory(&me->memory_bytes) == its->memory) return;
+        its->since = 0, me->past_count = 0; /* a sibling's store to private memory has let it go on */
+    }
     const uint64_t own = own_state(me, at);
     if (!own) return; /* at an instruction that is unwound no further */
     const uint64_t state = caches(own); /* in other runs nature goes on moving lines in a hang, too */
@@ -412,12 +428,12 @@ void cycle_fold(program_self *me, uint64_t at) {
 bool cycle_closes(program_self *me, uint64_t at) {
     program_area *a = here.area;
     const thread_cycle *its = &a->cycles[me->thread];
-    if (a->options.every) return (its->stays || (a->written && its->since == a->written)) && all_in_cycles(me);
+    if (a->options.every) return (its->stays || (a->written && its->since == a->written)) && all_in_cycles();
     const uint64_t still = a->steps - a->written;
     uint64_t base = a->options.idle_budget;
     while (still >= 2 * base) base *= 2;
     if (still - base >= base / WINDOW) return false;
-    if (a->cycles[me->thread].since == a->written) return all_in_cycles(me);
+    if (a->cycles[me->thread].since == a->written) return all_in_cycles();
     const uint64_t state = own_state(me, at);
     if (!state) return false; /* at an instruction that is unwound no further; another one of its loop will do */
     if (me->mark.since != a->written || me->mark.base != base)
@@ -428,7 +444,7 @@ bool cycle_closes(program_self *me, uint64_t at) {
         me->mark.tries++, me->mark.memory = private_memory(&me->memory_bytes);
         if (!before || before != me->mark.memory) return false;
         a->cycles[me->thread].since = a->written, a->cycles[me->thread].memory = before;
-        return all_in_cycles(me);
+        return all_in_cycles();
     }
     return false;
 }
