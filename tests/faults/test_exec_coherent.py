@@ -158,12 +158,27 @@ def test_ranges_of_several_pools() -> None:
 class TestCommand:
     pytestmark = on_x86
 
-    def test_the_command_says_what_it_did_not_judge_and_what_had_no_effect(self, programs: Programs) -> None:
+    def test_the_command_says_what_it_did_not_judge_and_what_had_no_effect(
+        self, programs: Programs, litmus: Path
+    ) -> None:
         recompiled, preloaded = (str(programs["RIGHT", mode]) for mode in MODES)
         begin = ["exec", "--pool", "/dev/dax0.0=2M", "--coherent", "0+4K", "--seeds", "1", "--no-worst-case"]
         two = ["--", recompiled, "/dev/dax0.0", ":", recompiled, "/dev/dax0.0"]
         quiet = CliRunner().invoke(main, [*begin, *two])
         assert quiet.exit_code == 0 and "(--coherent 0+4K)" in quiet.output
+        past = [
+            "exec",
+            "--pool",
+            "/dev/shm/past=2M",
+            "--coherent",
+            "all",
+            "--",
+            str(litmus),
+            "/dev/shm/past",
+            "n:0:1",
+            "x",
+        ]
+        assert CliRunner().invoke(main, past).exit_code == 0
         idle = CliRunner().invoke(main, [*begin, "--coherent", "1M+4K", *two])
         assert idle.exit_code == 3 and "--coherent 1M+4K changed nothing" in idle.output
         free = CliRunner().invoke(main, [*begin, "--free", "--", preloaded, "/dev/dax0.0"])

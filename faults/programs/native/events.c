@@ -141,8 +141,11 @@ PROGRAM_EXPORT void prog_nt_store(void *at, const void *bytes, size_t nbytes, co
     if (program_watcher_now && program_watcher_now->store) program_watcher_now->store(&step, NULL, bytes);
     const pool_lines lines = range_lines(&r);
     /* What is dirty leaves first, as if it was written back. */
-    for (int64_t line = lines.first; line < lines.last; line++)
+    for (int64_t line = lines.first; line < lines.last; line++) {
+        if (is_coherent(r.pool, line))
+            here.area->coherent_met |= UINT64_C(1) << coherent_range(r.pool, line * PROGRAM_LINE);
         if (image_of(here.host, r.pool)->cache.state[line] & DIRTY) image_flush(by_program(me), r.pool, line, true);
+    }
     if (crash_now) crash_stored(&step, bytes);
     posted_add(me, r, bytes, step.number);
     nature_posted(me, r.pool, r.offset / LINE_BYTES, STORED_PAST);
