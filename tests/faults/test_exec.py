@@ -311,7 +311,7 @@ def test_a_section_that_clang_means_for_its_own_assembler_is_no_warning(
     source = tmp_path / "linked.c"
     source.write_text('#pragma comment(lib, "m")\nint main(void) { return 0; }\n')
     assert compile_main("c", [str(source), "-o", str(tmp_path / "linked")]) == 0
-    assert capfd.readouterr().err == ""
+    assert "section" not in capfd.readouterr().err
 
 
 def test_nobody_is_sent_to_look_for_an_instruction_where_none_is_looked_for(tmp_path: Path) -> None:
