@@ -9,7 +9,7 @@ To the deep tier belong
 - tests and rows with the mark: ``@pytest.mark.deep``, ``pytest.param(..., marks=pytest.mark.deep)``;
 - rows of a matrix that a function of their parameters chooses: ``@pytest.mark.deep(rows=lambda ranks: ranks > 3)``;
 - with ``@pytest.mark.each_value_once``, the rows that are not needed to have each value of each parameter in some row;
-- all property tests once more, with all their examples; the fast tier tries a tenth of them, scripts/mutants a fifth.
+- all property tests once more, with all their examples; the fast tier tries a tenth of them.
   A test that says itself how many it has takes ``@examples(40)`` from tests/helpers/tiers.py, which follows the tier.
 """
 
@@ -40,7 +40,7 @@ for _stop in (signal.SIGHUP, signal.SIGQUIT):
         signal.signal(_stop, lambda *_: None)  # here still nothing; what is started has the default
 
 # No example has a deadline, as other work may come in between.
-for _tier, _examples in (("fast", 10), ("mutants", 20), ("deep", 100)):
+for _tier, _examples in (("fast", 10), ("deep", 100)):
     settings.register_profile(
         _tier, deadline=None, max_examples=_examples, suppress_health_check=[HealthCheck.too_slow]
     )
