@@ -41,7 +41,7 @@ _DOES = {
     "residue": "stores",
     "older-write": "stores",
     "stale-allocate": "stores",
-    "locked-across-hosts": "increments",
+    "locked-across-hosts": "changes it",
     "flush-outside": "flushes",
     "msync": "calls msync",
     "assertion": "asserts",

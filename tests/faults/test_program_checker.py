@@ -272,6 +272,24 @@ def test_locked_increments_of_two_hosts() -> None:
     assert s.found() == {Found("locked-across-hosts", True, "A's", "B's")}
 
 
+@pytest.mark.parametrize("first", [Stream.add, Stream.store])
+@pytest.mark.parametrize("second", [Stream.add, Stream.store])
+def test_locked_instructions_in_an_order_that_another_word_tells(
+    first: Callable[..., None], second: Callable[..., None]
+) -> None:
+    s = Stream("A", "B")
+    value = (1,) if first is Stream.store else ()
+    first(s, "A", X, *value, "A's")
+    s.publish("A", X)
+    s.store("A", FLAG, 1, "signal")
+    s.publish("A", FLAG)
+    heard(s)
+    s.invalidate("B", X)
+    second(s, "B", X, *((1,) if second is Stream.store else ()), "B's")
+    s.publish("B", X)
+    assert s.finish() == set()
+
+
 def test_two_writers_of_one_line_and_a_line_for_each() -> None:
     s = Stream("A", "B")
     s.store("A", X, 1, "A's")

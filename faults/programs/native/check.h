@@ -57,7 +57,8 @@ enum write_state {
     WRITE_NT = 4,
     WRITE_LOCKED = 8,
     WRITE_LOST = 16,
-    WRITE_OPEN = 32
+    WRITE_OPEN = 32,
+    WRITE_TELLS = 64, /* of a locked instruction: its own word told another host of it */
 };
 
 /* Return the step at which a store that was flushed was first flushed. */

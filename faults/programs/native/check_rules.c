@@ -142,6 +142,7 @@ static void sees(const check_touch *t, int word, const check_write *w) {
     EACH_WRITE(t->line, its) {
         if (its->host != w->host || its->time > w->time) continue;
         if (its != w && is_copy(its) && copy_seen_at(its) > w->time) continue; /* it may come later */
+        if (its == w && w->state & WRITE_LOCKED) its->state |= WRITE_TELLS;
         its->seen |= bit_of(t);
         if (!its->witnessed) its->witnessed = (uint32_t)t->step->number, its->witness = t->step->host & 15U;
     }
@@ -210,11 +211,12 @@ static void tell_store(const check_touch *t, const check_write *w, enum check_ki
     report(&f);
 }
 
-/* Whether two hosts change one word by locked instructions, which are atomic only within a host. */
+/* Whether two hosts change one word by locked instructions, which are atomic only within a host. Where other words have told of the
+ * first one, the two are in order. */
 static bool locked_by_two(const check_touch *t, const check_write *w, unsigned words) {
     if (!(w->words & words)) return false;
-    if (t->step->locked) return w->state & WRITE_LOCKED || !known(t->step->host, w);
-    return w->state & WRITE_LOCKED;
+    if (!known(t->step->host, w)) return t->step->locked || w->state & WRITE_LOCKED;
+    return t->step->locked && w->state & WRITE_TELLS;
 }
 
 void rule_store_beside(const check_touch *t, unsigned words) {
