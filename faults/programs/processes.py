@@ -172,7 +172,7 @@ class RunProcesses:
             "CXLEMU_PROGRAM_HOST": str(command.host),
             "CXLEMU_PROGRAM_COMMAND": str(number),
             "CXLEMU_PROGRAM_THREAD": thread,
-            "CXLEMU_PROGRAM_POOLS": ":".join(pool.path for pool in self._setting.pools),
+            "CXLEMU_PROGRAM_POOLS": ":".join(_named_in_its_folder(pool.path) for pool in self._setting.pools),
             VARIABLE: NO_SERVER,
         }
 
@@ -287,3 +287,8 @@ class RunProcesses:
         if self._area.outside(thread):
             name = Path(self._setting.commands[thread.command].words[0]).name
             self._result.notes.append(f"{name} {why}: the others go on, so the same token may not give the same trace")
+
+
+def _named_in_its_folder(path: str) -> str:
+    """The name under which programs find a pool: native/paths.c follows the links in the path of its folder."""
+    return str(Path(path).parent.resolve() / Path(path).name)

@@ -125,12 +125,14 @@ def test_calls_that_succeed_leave_errno_as_it_is(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("how", ["opens", "calls", "moves", "stops", "open", "openat", "openat2", "links"])
+@pytest.mark.parametrize("how", ["opens", "calls", "moves", "stops", "open", "openat", "openat2", "links", "folder"])
 def test_a_pool_is_followed_whichever_way_the_system_gives_it(tmp_path: Path, mode: str, how: str) -> None:
     its = f"{built(mode, 'system.c')} {tmp_path} pool {how}"
-    result = ran(f"{its} write : {its} read", RunChoice(None, 0), pool=f"{tmp_path}/pool=2M")
+    (tmp_path / "linked").symlink_to(tmp_path)
+    named = tmp_path / "linked" if how == "folder" else tmp_path
+    result = ran(f"{its} write : {its} read", RunChoice(None, 0), pool=f"{named}/pool=2M")
     assert [one.code for one in result.exits] == [0, 0]
-    assert "not-flushed" in kinds(result)
+    assert "not-flushed" in kinds(result) and not (tmp_path / "pool").exists()
     assert any("is stopped by a signal" in note for note in result.notes) == (how == "stops")
 
 

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/openat2.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -31,7 +32,17 @@ static bool folder_path(int folder, char *path, size_t size) {
     return length > 0;
 }
 
-/* Make a path, which may begin at a folder, absolute and free of "." and "..", without following links. */
+/* Follow the links in the path of a file's folder, where there is such a folder. */
+static void real_folder(char *path, size_t size) {
+    char found[PATH_MAX], *name = strrchr(path, '/');
+    *name = 0;
+    const bool known = realpath(*path ? path : "/", found);
+    *name = '/';
+    if (known && snprintf(found + strlen(found), sizeof found - strlen(found), "%s", name) > 0 && strlen(found) < size)
+        strcpy(path, found);
+}
+
+/* Make a path, which may begin at a folder, absolute and free of "." and "..", without following a link at its end. */
 static bool plain_path(int folder, const char *path, char *plain, size_t size) {
     char whole[2 * PROGRAM_PATH];
     size_t length = 0;
@@ -39,6 +50,7 @@ static bool plain_path(int folder, const char *path, char *plain, size_t size) {
     else if (folder_path(folder, whole, sizeof whole / 2))
         snprintf(whole + strlen(whole), sizeof whole / 2, "/%s", path);
     else return false;
+    real_folder(whole, sizeof whole);
     plain[0] = 0;
     for (char *rest = whole, *part; (part = strsep(&rest, "/"));) {
         if (!part[0] || strcmp(part, ".") == 0) continue;

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -32,6 +33,9 @@ static int opened(const char *path, const char *name, const char *how) {
     if (strcmp(how, "openat2") == 0) return (int)syscall(SYS_openat2, folder, name, &same, sizeof same);
     if (strcmp(how, "links") == 0)
         return symlink(name, "link") + symlink("./link", "links") < 1 ? open("links", flags, 0600) : -1;
+    char linked[4096];
+    snprintf(linked, sizeof linked, "%s/folder/%s", path, name);
+    if (strcmp(how, "folder") == 0) return symlinkat(path, folder, "folder") < 1 ? open(linked, flags, 0600) : -1;
     return openat(folder, name, flags, 0600);
 }
 
