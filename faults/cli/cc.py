@@ -1,6 +1,10 @@
 """``cxlemu cc`` and ``cxlemu c++``: compilers for programs that ``cxlemu exec`` runs."""
 
+import sys
+
 import click
+
+from cxlemu.__main__ import main as command_line
 
 _SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": ["--help"]}
 _HELP = """Compile {name} so that `cxlemu exec` sees every load and store, flush and fence, with its line.
@@ -13,6 +17,7 @@ _HELP = """Compile {name} so that `cxlemu exec` sees every load and store, flush
       cxlemu {verb} -O2 queue.{suffix} -o queue
       {make} make
       {make} cmake -B build
+      {one_word} ./configure
       CC_KNOWN_WRAPPER_CUSTOM=cxlemu {make} cargo build
     """
 
@@ -29,7 +34,9 @@ def _command(language: str, verb: str, **words: str) -> click.Command:
     return command
 
 
-cc = _command("c", "cc", name="C", default="cc", variable="CXLEMU_CC", suffix="c", make='CC="cxlemu cc"')
+cc = _command(
+    "c", "cc", name="C", default="cc", variable="CXLEMU_CC", suffix="c", make='CC="cxlemu cc"', one_word="CC=cxlemu-cc"
+)
 cxx = _command(
     "c++",
     "c++",
@@ -38,4 +45,17 @@ cxx = _command(
     variable="CXLEMU_CXX",
     suffix="cc",
     make='CC="cxlemu cc" CXX="cxlemu c++"',
+    one_word="CC=cxlemu-cc CXX=cxlemu-c++",
 )
+
+
+def cxlemu_cc() -> None:
+    """`cxlemu-cc`, for build systems that take only one word for a compiler, and another compiler in its place."""
+    sys.argv[1:1] = ["cc"]
+    command_line()
+
+
+def cxlemu_cxx() -> None:
+    """`cxlemu-c++`, as `cxlemu-cc`."""
+    sys.argv[1:1] = ["c++"]
+    command_line()

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from faults.programs.commands import parse_commands, parse_pools
 from faults.programs.result import ExecSetting, RunChoice, RunEnding
 from faults.programs.run import run
 
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 SOURCE = Path(__file__).parent / "programs" / "handed.c"
 pytestmark = pytest.mark.deep
 
@@ -57,6 +59,29 @@ def test_cmake(tmp_path: Path) -> None:
     build(tmp_path, "cmake", "-B", "build", "-DCMAKE_BUILD_TYPE=Release", ".")
     build(tmp_path, "cmake", "--build", "build")
     binary = tmp_path / "build" / "handed"
+    assert is_instrumented(binary)
+    handed_on(tmp_path / "pool", f"{binary} {tmp_path / 'pool'} store", f"{binary} {tmp_path / 'pool'} value")
+
+
+# As handwritten ones do: a compiler is one word, and where there is no such program, another one is taken.
+CONFIGURE = """
+command -v "$CC" >/dev/null || CC=gcc
+printf 'handed: handed.c\\n\\t%s -O2 -o $@ handed.c\\n' "$CC" >Makefile
+"""
+
+
+@pytest.mark.parametrize("name", ["cxlemu-cc", "cxlemu-c++"])
+def test_a_configure_that_takes_one_word_for_a_compiler(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, _, function = tomllib.loads(PROJECT.read_text())["project"]["scripts"][name].partition(":")
+    command = tmp_path / name  # as pip writes it
+    command.write_text(f"#!{sys.executable}\nfrom {module} import {function}\n{function}()\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    shutil.copy(SOURCE, tmp_path)
+    build(tmp_path, "sh", "-c", f"CC={name}\n{CONFIGURE}\nmake")
+    binary = tmp_path / "handed"
     assert is_instrumented(binary)
     handed_on(tmp_path / "pool", f"{binary} {tmp_path / 'pool'} store", f"{binary} {tmp_path / 'pool'} value")
 

@@ -17,7 +17,7 @@ int main(int count, char **words) {
     if (count != 3 || file < 0 || ftruncate(file, 4096) != 0) return 2;
     const size_t nbytes = strtoul(words[2] + 1, NULL, 10); /* of what overwrites lines */
     const line other = {{(uint64_t)count}};
-    volatile uint64_t *at = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    volatile uint64_t *at = (uint64_t *)mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (at == MAP_FAILED) return 2;
     switch (words[2][0]) {
     case 's': /* store and publish */
