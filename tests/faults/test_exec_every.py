@@ -250,6 +250,45 @@ def test_a_thread_leaves_its_cycle_when_another_one_of_its_host_stores_outside_t
     assert result.exit_code == code and says in result.output, result.output
 
 
+ANSWERS = """#include "pool.h"
+#include <pthread.h>
+#include <sched.h>
+static volatile int asked, done;
+static void *other(void *none) {
+    while (!asked) {}
+    asked = 0;
+    for (int k = 0; k < 9; k++) sched_yield();
+    done = 1;
+    return none;
+}
+int main(int count, char **words) {
+    volatile uint64_t *it = map_pool("/dev/shm/answers", 4096);
+    pthread_t thread;
+    if (count == 1) {
+        while (!*it) refresh(it, 8);
+        return 0;
+    }
+    pthread_create(&thread, 0, other, 0);
+    for (int k = 0; k < 9; k++) sched_yield();
+    asked = 1;
+    while (asked) {}
+    while (!done) {}
+    pthread_join(thread, 0);
+    *it = 1, publish(it, 8);
+    return 0;
+}
+"""
+
+
+def test_a_thread_leaves_its_cycle_when_it_restores_the_memory_in_which_it_waited(tmp_path: Path) -> None:
+    """It is at another place of the program by then. The search is not over within its budget."""
+    (tmp_path / "answers.c").write_text(ANSWERS)
+    program = build(tmp_path / "answers.c", "-O1", "-I", str(EXAMPLES), "-pthread")
+    given = ("--budget", "1s", "--", str(program), "asks", ":", str(program))
+    result = invoke("--pool", "/dev/shm/answers", *given)
+    assert result.exit_code in (0, 3) and "the programs hang" not in result.output, result.output
+
+
 # Where looks are counted, all of them are tried.
 WAITS = [
     "g:0:0 i:0 l:0 : s:0:1 G:0:1 : y:0:1",

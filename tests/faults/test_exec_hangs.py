@@ -53,6 +53,16 @@ def test_a_program_that_polls_while_another_one_reads_is_not_called_hung(waits: 
     assert result.exit_code == 0, result.output
 
 
+@pytest.mark.parametrize(("what", "code"), [("asks", 0), ("stops", 1)])
+def test_threads_that_answer_each_other_are_called_hung_once_they_stop(what: str, code: int) -> None:
+    """Each returns to its state while the other one goes on; one of them counts the questions in its stack."""
+    waits = built("recompiled", "waits.c", "-O1", "-DOFFSET=0")
+    for seed, *flags in ((WORST_CASES[0], "--worst-case"), (1,), (3,)):
+        flags = ["--pool", f"{A}=2M", "--seed", seed, "--steps", "1000", "--no-shrink", *flags]
+        result = execute(*flags, "--", waits, A, what, ":", waits, A, "await")
+        assert result.exit_code == code and ("the programs hang" in result.output) == bool(code), result.output
+
+
 @pytest.mark.deep(rows=lambda waits: waits == "recompiled")
 def test_a_program_that_waits_for_input_from_outside_is_not_called_hung(waits: Path, tmp_path: Path) -> None:
     fifo, seen = tmp_path / "fifo", threading.Event()

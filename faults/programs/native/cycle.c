@@ -19,6 +19,7 @@
 #include "self.h"
 
 enum { WINDOW = 16, TRIES = 8 }; /* a thread is looked at in a 16th of the steps, its memory eight times in it */
+enum { ROUNDS = 4 }; /* of threads that share private memory; of a thread by itself, one closes its cycle */
 enum {
     KERNELS = 32,
     STACK_MOST = 8 << 20,
@@ -361,12 +362,25 @@ static bool memory_differs(int thread) {
     return false;
 }
 
+/* Return the fewest rounds that a thread of its process has gone, itself left out; more than ROUNDS where there is no other. */
+static uint64_t rounds_of_others(int thread) {
+    const program_area *a = here.area;
+    uint64_t fewest = ROUNDS + 1;
+    for (int k = 0; k < a->thread_count; k++) {
+        if (k == thread || a->threads[k].process != a->threads[thread].process || is_over(k)) continue;
+        const uint64_t its = a->cycles[k].since == a->written ? a->cycles[k].rounds : 0;
+        if (its < fewest) fewest = its;
+    }
+    return fewest;
+}
+
 static bool all_in_cycles(void) {
     const program_area *a = here.area;
     for (int k = 0; k < a->thread_count; k++) {
         if (is_over(k)) continue;
         if (turn_state(k) == THREAD_STARTING || (a->cycles[k].since != a->written && !a->cycles[k].stays)) return false;
         if (memory_differs(k)) return false;
+        if (!a->options.every && rounds_of_others(k) < ROUNDS) return false;
     }
     return true;
 }
@@ -397,8 +411,8 @@ void cycle_fold(program_self *me, uint64_t at) {
     thread_cycle *its = &a->cycles[me->thread];
     if (!a->threads[me->thread].idle_steps || its->stays) return;
     if (its->since == a->written) {
-        if (!memory_differs(me->thread) || private_memory(&me->memory_bytes) == its->memory) return;
-        its->since = 0, me->past_count = 0; /* a sibling's store to private memory has let it go on */
+        if (!memory_differs(me->thread)) return;
+        its->since = 0, me->past_count = 0; /* the other one may have let it go on */
     }
     const uint64_t own = own_state(me, at);
     if (!own) return; /* at an instruction that is unwound no further */
@@ -425,25 +439,32 @@ void cycle_fold(program_self *me, uint64_t at) {
     me->past[k].state = state, me->past[k].memory = memory, me->past[k].step = a->steps;
 }
 
+/* In runs that are no search. Threads that share private memory may each come to a state again although they go on: the others have done so
+ * meanwhile. So all of them go round after round, and none begins one before all have ended the last: what counts anything in their memory,
+ * or in one thread's state, has then stood still while each went round. */
 bool cycle_closes(program_self *me, uint64_t at) {
     program_area *a = here.area;
-    const thread_cycle *its = &a->cycles[me->thread];
+    thread_cycle *its = &a->cycles[me->thread];
     if (a->options.every) return (its->stays || (a->written && its->since == a->written)) && all_in_cycles();
     const uint64_t still = a->steps - a->written;
     uint64_t base = a->options.idle_budget;
     while (still >= 2 * base) base *= 2;
     if (still - base >= base / WINDOW) return false;
-    if (a->cycles[me->thread].since == a->written) return all_in_cycles();
+    const bool round = its->since == a->written;
+    const uint64_t others = round ? rounds_of_others(me->thread) : 0;
+    if (round && (its->rounds == ROUNDS || others < its->rounds || others > ROUNDS)) return all_in_cycles();
     const uint64_t state = own_state(me, at);
     if (!state) return false; /* at an instruction that is unwound no further; another one of its loop will do */
     if (me->mark.since != a->written || me->mark.base != base)
-        me->mark.since = a->written, me->mark.base = base, me->mark.state = state, me->mark.memory = me->mark.tries = 0;
+        me->mark.since = a->written, me->mark.base = base, me->mark.state = state, me->mark.memory = me->mark.tries = 0,
+        its->since = 0;
     else if (state == me->mark.state && me->mark.tries < TRIES) {
         const uint64_t before = me->mark.memory;
         list_mappings();
         me->mark.tries++, me->mark.memory = private_memory(&me->memory_bytes);
+        its->since = 0;
         if (!before || before != me->mark.memory) return false;
-        a->cycles[me->thread].since = a->written, a->cycles[me->thread].memory = before;
+        its->rounds = round ? its->rounds + 1 : 1, its->since = a->written, its->memory = before;
         return all_in_cycles();
     }
     return false;

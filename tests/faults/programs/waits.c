@@ -1,6 +1,8 @@
-/* Programs that make many steps in which nothing changes, and end; but compare, count and beat go on for ever. */
+/* Programs that make many steps in which nothing changes, and end; but compare, count, beat and stops go on for ever. */
 #include <cxl.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -9,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { POOL = 2 << 20, LINE = 64, ROUNDS = 30000, COMPUTED = 3000000 };
+enum { POOL = 2 << 20, LINE = 64, ROUNDS = 30000, COMPUTED = 3000000, QUESTIONS = 1000 };
 
 static volatile uint64_t *counted;
 
@@ -72,6 +74,22 @@ static void await_signal(volatile uint64_t *p) {
     wait(NULL);
 }
 
+/* Two threads whose each state but one returns again and again: how many questions are left. */
+static volatile int asked, answers = INT_MAX;
+static void *answer(void *none) {
+    for (int left = answers; left;)
+        if (asked) left -= answers < INT_MAX, asked = 0;
+    return none;
+}
+static void ask(int most) {
+    pthread_t thread;
+    answers = most;
+    pthread_create(&thread, NULL, answer, NULL);
+    pthread_detach(thread);
+    for (int k = 0; k < QUESTIONS; k++)
+        for (asked = 1; asked;) {}
+}
+
 int main(int count, char **words) {
     const char *what = words[count - 1];
     volatile uint64_t *p = map(words[1]), *other = count > 3 && strcmp(what, "input") != 0 ? map(words[2]) : p;
@@ -98,6 +116,11 @@ int main(int count, char **words) {
         while (*p == 0);
     } else if (strcmp(what, "told") == 0) {
         await_signal(p);
+    } else if (strcmp(what, "asks") == 0) {
+        ask(INT_MAX);
+        *p = 1, publish(p);
+    } else if (strcmp(what, "stops") == 0) {
+        ask(2);
     } else if (strcmp(what, "keep") == 0) {
         other[OFFSET] = 7; /* is not flushed */
     } else if (strcmp(what, "compare") == 0) {
