@@ -112,6 +112,11 @@ def test_nor_does_it_where_lines_that_were_flushed_linger(litmus: Path, seed: in
     compared(litmus, 2000 + seed, operations="sssllIIfx")
 
 
+def test_a_line_that_was_fetched_before_its_flush_may_still_be_old_behind_it(litmus: Path) -> None:
+    assert outcomes(litmus, "f:0 l:0 l:0 x : g:0:1", evictions=0) == {"00", "01", "11"}
+    assert outcomes(litmus, "f:0 x l:0 l:0 : g:0:1", evictions=0) == {"00", "11"}
+
+
 def test_a_line_that_only_a_round_left_out_has_fetched_does_not_leave(litmus: Path) -> None:
     """An eviction without its fetch would lead the next run astray."""
     assert agree(litmus, [245]) == 1
@@ -613,7 +618,8 @@ def test_every_field_of_an_event_is_saved_but_those_of_its_run() -> None:
         frozenset({(0, 5)}),
         {"waits_for": (1, 2), "stage": 3, "steps": 4, "number": 5, "before": 6, "races": [7]},
     )
-    lines = dict.fromkeys(("fetched", "arrived", "cached", "posted", "stored", "torn", "flushed", "old"), line)
+    touched = ("fetched", "arrived", "cached", "posted", "stored", "torn", "flushed", "linger", "old")
+    lines = dict.fromkeys(touched, line)
     flags = dict.fromkeys(("stores", "leaves", "ends", "owed"), True)
     event = RunEvent((1, 2, 0, 5), 2, **lines, **flags, **more)  # type: ignore[arg-type]
     names = [field.name for field in fields(RunEvent)]

@@ -39,6 +39,7 @@ class RunEvent:
     stored: frozenset[Line] = NO_LINES  # made dirty
     torn: frozenset[Line] = NO_LINES  # of these, those of which some words could arrive before others
     flushed: frozenset[Line] = NO_LINES  # to leave its cache
+    linger: frozenset[Line] = NO_LINES  # by a clflushopt, and where its host has gone round in no cycle
     old: frozenset[Line] = NO_LINES  # loaded or stored to though they were flushed: they might have left before
     stage: int = 0
     number: int = 0  # of its step in the run
@@ -226,8 +227,8 @@ class EventOrder:
         for lines, latest in ((event.cached, self._cached), (event.posted, self._posted)):
             for line in lines:
                 last = latest.get((host, line))
-                if last is not None and (other := events[last].actor) != actor:  # else it comes before the actor's last
-                    (loose if self._loosely(actor, other) else firm).add(last)
+                if last is not None and (other := events[last]).actor != actor:  # else it comes before the actor's last
+                    (loose if self._loosely(actor, other, line) else firm).add(last)
         direct, beside_it = needs, needs
         for k in firm | loose:
             beside_it |= events[k].before
@@ -236,11 +237,15 @@ class EventOrder:
         event.races = [k for k in loose - firm if not beside_it >> k & 1]
 
     @staticmethod
-    def _loosely(one: Actor, other: Actor) -> bool:
-        """Say whether two events that touch a line of one cache could come in either order."""
+    def _loosely(one: Actor, before: RunEvent, line: Line) -> bool:
+        """Say whether an event and one before it that touches the same line of its cache could come in either order.
+
+        A flush leaves a line there up to its fence: fetched before, the line may still be old behind the flush.
+        """
+        other = before.actor
         if isinstance(one, int):
             return isinstance(other, int) or other[0] == EVICT
-        return isinstance(other, int) and one[0] == EVICT
+        return isinstance(other, int) and (one[0] == EVICT or (one[0] == FETCH and line in before.linger))
 
     def damaged(self, line: Line) -> bool:
         """Say whether the line was damaged at any time."""

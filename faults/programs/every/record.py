@@ -27,7 +27,7 @@ _MOVE_FETCH, _MOVE_FETCH_POSTED, _MOVE_POST, _MOVE_LAND, _MOVE_WRITE_BACK, _MOVE
     33, 41
 )
 _MOVE_FAILED = 42
-_FLUSH_KEEP = 3
+_FLUSH_ORDERED, _FLUSH_KEEP = 2, 3
 _FENCE_STORES, _FENCE_LOADS = 1, 2
 _BY_NATURE = 2
 _NO_HOST = -1
@@ -116,6 +116,7 @@ _STATE = (
         "_dead",
         "_alive",
         "_waits",
+        "_polling",
         "_ordinals",
         "_makers",
     ),
@@ -167,6 +168,7 @@ class _Reader:
         self._dead: set[int] = set()  # threads of a host that has crashed
         self._alive: set[int] = set()
         self._waits: dict[int, frozenset[Line]] = {}  # threads in cycles, and the lines that they look at
+        self._polling: set[int] = set()  # hosts with a thread that has gone round in a cycle
         self._ordinals: dict[int, int] = {}
         self._makers: dict[Actor, int] = {}
         self._stay: set[int] = set()  # threads that make no further step in this run
@@ -246,6 +248,7 @@ class _Reader:
             self._alive.add(born.thread)
             self._makers[born.thread] = len(self._events)
         for cycle in cycles:
+            self._polling.add(cycle.host)
             if cycle.what in (_STAYS, _REPEATS):
                 self._stay.add(cycle.thread)
                 self._repeats |= cycle.what == _REPEATS
@@ -454,6 +457,8 @@ class _Reader:
             if entry.kind == _FLUSH and entry.what != _FLUSH_KEEP:
                 self._leaving[key] = len(self._events)
                 event.flushed |= {line}
+                if entry.what != _FLUSH_ORDERED and entry.host not in self._polling:
+                    event.linger |= {line}
             elif entry.kind in (_LOAD, _STORE, _RMW) and key in self._leaving:
                 event.old |= {line}
                 if entry.kind != _LOAD:

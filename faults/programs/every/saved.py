@@ -11,7 +11,8 @@ from faults.programs.every.search import Branch, TriedPlace
 
 _LINES = ("fetched", "arrived", "cached", "posted", "stored", "torn")
 _PLAIN = ("stage", "steps", "stores", "leaves", "ends", "owed")
-RUNS_OWN = frozenset({"number", "before", "races", "flushed", "old"})  # of an event: what is not needed behind its run
+# Of an event: what is not needed behind its run.
+RUNS_OWN = frozenset({"number", "before", "races", "flushed", "linger", "old"})
 COUNTS = ("executions", "faults", "met", "runs", "steps", "seconds", "past_caches")  # of EveryCoverage
 FIELDS = frozenset({*COUNTS, "undecided", "unfired", "search", "state", "dirty", "events", "places"})
 

@@ -305,13 +305,16 @@ class EverySearch(Generic[Ran]):
         """List what could be done in place of an event: steps of threads, then moves that come later in this run."""
         moves: list[Actor] = []
         touched: set[tuple[int, bool, tuple[int, int]]] = set()
+        held: set[tuple[int, bool, tuple[int, int]]] = set()  # by more than a flush, before which a fetch may come
         for event in trace.events[offset:]:
             lines = {(event.host, False, line) for line in event.cached} | {
                 (event.host, True, line) for line in event.posted
             }
-            if not isinstance(event.actor, int) and event.actor not in moves and not lines & touched:
-                moves.append(event.actor)
+            move = None if isinstance(event.actor, int) or event.actor in moves else event.actor
+            if move and not lines & (held if move[0] == FETCH else touched):
+                moves.append(move)
             touched |= lines
+            held |= lines - {(event.host, False, line) for line in event.linger}
         return [*sorted(trace.enabled[offset]), *moves]
 
     def _branch(self, trace: Trace) -> None:
@@ -321,7 +324,7 @@ class EverySearch(Generic[Ran]):
         for k, place in enumerate(self.places):
             event = place.event
             goes_on = event is not None and place.thread == event.actor and event.host in alone
-            if event is None or (goes_on and not event.fetched and not event.arrived):
+            if event is None or (goes_on and not (event.fetched or event.arrived or event.linger)):
                 continue
             for actor in self._possible(trace, k):
                 place.add(actor)
