@@ -1,4 +1,4 @@
-"""The library that programs load, as the driver calls it; and the folder that the processes of a run share.
+"""The library that programs load, as the driver calls it.
 
 ``native/area.h`` says what lies where. The structs here are those of C, whose sizes are compared when a run is made.
 """
@@ -6,13 +6,9 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import importlib.util
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -28,7 +24,6 @@ RECORD_MOST, RECORD_BYTES = 1 << 21, 24  # as in native/record.h
 OPERATIONS_MOST = 1 << 16  # as in native/area.h
 OPENED_BYTES_MAX = 1 << 20
 SHARED = Path("/dev/shm")
-PREFIX = "cxlemu-exec-"
 STARTING, WAITING, INSIDE, RUNNING, OUTSIDE, CRASHED, ENDED = range(1, 8)  # enum thread_state
 GOING_ON, NO_PROGRESS, _, REPEATS = range(4)  # enum outcome
 
@@ -267,12 +262,13 @@ _SIZED = {
 
 
 @cache
-def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(library_path()))
+def library() -> ctypes.CDLL:
+    """Load it, and compare its sizes with those of the structs here."""
+    loaded = ctypes.CDLL(str(library_path()))
     for name in _SIZED.values():
-        getattr(library, f"program_{name}_bytes").restype = ctypes.c_size_t
+        getattr(loaded, f"program_{name}_bytes").restype = ctypes.c_size_t
     for name in ("program_make", "program_outside", "program_full"):
-        getattr(library, name).restype = ctypes.c_bool
+        getattr(loaded, name).restype = ctypes.c_bool
     for name, kind in (
         ("program_threads", _Thread),
         ("program_findings", RawFinding),
@@ -287,11 +283,11 @@ def _library() -> ctypes.CDLL:
         ("program_operations", ProgramOperation),
         ("program_invariants", _Invariant),
     ):
-        getattr(library, name).restype = ctypes.POINTER(kind)
-    sizes = {kind: getattr(library, f"program_{name}_bytes")() for kind, name in _SIZED.items()}
+        getattr(loaded, name).restype = ctypes.POINTER(kind)
+    sizes = {kind: getattr(loaded, f"program_{name}_bytes")() for kind, name in _SIZED.items()}
     if any(ctypes.sizeof(kind) != size for kind, size in sizes.items()):
         raise ArgumentError(f"{library_path()} was compiled from other sources: install the package again")
-    return library
+    return loaded
 
 
 class Area:
@@ -303,7 +299,7 @@ class Area:
     def __init__(self, folder: Path, options: RunOptions) -> None:
         """Make the files of a run, and its first state."""
         self.folder = folder
-        self._library = _library()
+        self._library = library()
         if not self._library.program_make(os.fsencode(folder), ctypes.byref(options)):
             self.close()
             raise PoolError(f"{SHARED} has no room for a run: free some, or make it larger (docker run --shm-size)")
@@ -449,55 +445,3 @@ class Area:
     def close(self) -> None:
         """End the run; its files stay."""
         self._library.program_end()
-
-
-@contextmanager
-def run_folder() -> Iterator[Path]:
-    """Make the folder of runs that come one after another, and remove it afterwards."""
-    _sweep()
-    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=SHARED))
-    owner = os.open(folder / "owner", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(owner, fcntl.LOCK_EX)
-        yield folder
-    finally:
-        _library().program_leave(os.fsencode(folder))
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(owner)
-
-
-@contextmanager
-def making(options: RunOptions, folder: Path) -> Iterator[Area]:
-    """Make the area of a run; of its files those stay in the folder that the next run has as well."""
-    area = Area(folder, options)
-    made = _names(folder)
-    try:
-        yield area
-    finally:
-        area.close()
-        for path in map(folder.joinpath, _names(folder) - made):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def _names(folder: Path) -> set[str]:
-    with os.scandir(folder) as entries:
-        return {entry.name for entry in entries}
-
-
-def _sweep() -> None:
-    """Remove the folders of drivers that were killed: their locks are free, and their processes gone."""
-    for folder in SHARED.glob(f"{PREFIX}*-*"):
-        pid = folder.name.removeprefix(PREFIX).partition("-")[0]
-        if pid.isdigit() and Path(f"/proc/{pid}").exists():
-            continue
-        try:
-            owner = os.open(folder / "owner", os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            continue  # just made, or not ours
-        try:
-            fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-        except OSError:
-            pass
-        finally:
-            os.close(owner)

@@ -20,8 +20,6 @@ from faults.programs.area import (
     RawFinding,
     RunOptions,
     RunStatus,
-    making,
-    run_folder,
 )
 from faults.programs.doing import going_round
 from faults.programs.findings import (
@@ -34,6 +32,7 @@ from faults.programs.findings import (
     TORN_IN_CRASH,
     UNKNOWN_THREAD,
 )
+from faults.programs.folders import making, run_folder
 from faults.programs.histories import KINDS_OF_OBJECTS, LoggedOperation, judge, names_of
 from faults.programs.processes import RunProcesses
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult, crashed_host, dies_of_damage

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
-from faults.programs.area import run_folder
+from faults.programs.folders import run_folder
 
 VARIABLE = "CXLEMU_PROGRAM_SERVER"  # the server's end of the socket; in a process that is no server:
 NO_SERVER = "-01"

@@ -16,10 +16,10 @@ from click.testing import CliRunner
 
 from cxlemu.cli import main
 from cxlemu.errors import ArgumentError, TokenError
-from faults.programs.area import PREFIX
 from faults.programs.commands import hosts_of, parse_commands, parse_pool, parse_pools
 from faults.programs.compile import compiler_arguments
 from faults.programs.compile import main as compile_main
+from faults.programs.folders import PREFIX
 from faults.programs.judge import report_of
 from faults.programs.replays import choice_of, read_token, shrink, token_of
 from faults.programs.result import WORST_CASES, ExecSetting, RunChoice, RunEnding, RunResult

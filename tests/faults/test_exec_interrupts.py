@@ -18,8 +18,9 @@ from click.testing import CliRunner
 from cxlemu.cli import main
 from cxlemu.signals import stops_exit
 from faults.cli import exec_every
-from faults.programs.area import PREFIX, SHARED
+from faults.programs.area import SHARED
 from faults.programs.every.explore import EveryLimits, explore
+from faults.programs.folders import PREFIX
 from faults.programs.servers import children
 from tests.faults.test_exec_servers import setting
 from tests.helpers.pool_programs import build, on_x86
