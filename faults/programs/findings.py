@@ -204,9 +204,24 @@ KINDS: dict[int, MistakeKind] = {
         "let readers wait for a later store of one word (a flag, a sequence number), which is no part of this one",
         "store",
     ),
+    25: MistakeKind(
+        "torn-load",
+        "torn",
+        "a copy that is loaded in parts",
+        "{host} copies {line}: some words as they were before a store of {by}, and others as they were behind it",
+        "load the flag by itself, and copy the rest when it is set: both are words of this copy",
+    ),
 }
-LOST_IN_CRASH, UNKNOWN_THREAD, INVARIANT, NOT_LINEARIZABLE, TORN_IN_CRASH, TORN = 18, 65535, 20, 21, 23, 24
-OF_FAILURES = (LOST_IN_CRASH, TORN_IN_CRASH, TORN)  # they only show why a run has failed
+LOST_IN_CRASH, UNKNOWN_THREAD, INVARIANT, NOT_LINEARIZABLE, TORN_IN_CRASH, TORN, TORN_LOAD = (
+    18,
+    65535,
+    20,
+    21,
+    23,
+    24,
+    25,
+)
+OF_FAILURES = (LOST_IN_CRASH, TORN_IN_CRASH, TORN, TORN_LOAD)  # they only show why a run has failed
 STATED = ("assertion", "invariant", "linearizable")  # rules that programs state of themselves
 
 

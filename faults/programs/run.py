@@ -26,9 +26,9 @@ from faults.programs.findings import (
     KINDS,
     LOST_IN_CRASH,
     NOT_LINEARIZABLE,
+    OF_FAILURES,
     ROLES,
     STATED,
-    TORN,
     TORN_IN_CRASH,
     UNKNOWN_THREAD,
 )
@@ -106,7 +106,7 @@ def stages(setting: ExecSetting, choice: RunChoice, servers: ForkServers | None)
         torn = list[RawFinding]()
         for raw in () if left_out else area.findings():
             kind = KINDS[raw.kind]
-            if raw.kind == TORN:
+            if raw.kind in OF_FAILURES:
                 torn.append(raw)
                 continue
             if kind.rule == "exit" and (result.ending is not RunEnding.ENDED or dies_of_damage(result.exits)):

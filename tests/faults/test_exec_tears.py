@@ -33,8 +33,8 @@ def tears(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Pa
     return build("tears.c")
 
 
-def exec_(tears: Path, how: str, what: str, *flags: str) -> Result:
-    words = f"{tears} send {how} {what} : {tears} look {how} {what}".split()
+def exec_(tears: Path, how: str, what: str, *flags: str, look: str = "") -> Result:
+    words = f"{tears} send {how} {what} : {tears} look {look or how} {what}".split()
     return CliRunner().invoke(main, ["exec", "--pool", "/dev/shm/tears=2M", *flags, "--no-shrink", "--", *words])
 
 
@@ -43,8 +43,8 @@ def test_a_search_tears_what_is_no_single_store(how: str, what: str, code: int, 
     result = exec_(tears, how, what, "--every", "--evictions", "1")
     assert result.exit_code == code, result.output
     assert result.output.startswith("1. torn: a copy that arrives in parts") == code
-    assert bool(re.search(r"host 0 stores +\S*tears.c:2[01] in main", result.output)) == code
-    assert bool(re.search(r"host 1 loads +\S*tears.c:29 in main", result.output)) == code
+    assert bool(re.search(r"host 0 stores +\S*tears.c:2[12] in main", result.output)) == code
+    assert bool(re.search(r"host 1 loads +\S*tears.c:34 in main", result.output)) == code
     if code:
         again = re.search("^again: cxlemu (.*)$", result.output, re.MULTILINE)
         assert again and "differently" not in result.output
@@ -60,3 +60,15 @@ def test_seeds_tear_copies(how: str, code: int, tears: Path) -> None:
     result = exec_(tears, how, "0 64 0", "--seeds", "30")
     assert result.exit_code == code, result.output
     assert result.output.startswith("1. torn: a copy that arrives in parts") == code
+
+
+@with_rows(("take", 1), ("words", 0))
+def test_seeds_divide_copies_from_a_pool(look: str, code: int, tears: Path) -> None:
+    result = exec_(tears, "words", "0 64 0", "--seeds", "60", look=look)
+    assert result.exit_code == code, result.output
+    assert result.output.startswith("1. torn-load: a copy that is loaded in parts") == code
+    assert bool(re.search(r"host 1 loads +\S*tears.c:31 in main", result.output)) == code
+    if code:
+        again = re.search("^again: cxlemu (.*)$", result.output, re.MULTILINE)
+        assert again and "2. " not in result.output
+        assert CliRunner().invoke(main, shlex.split(again[1])).exit_code == 1

@@ -25,7 +25,7 @@ from faults.verdict import Verdict
 from tests.helpers.tables import with_rows
 
 UNSHOWN = {"out-of-room", "invalidate-overtakes", "lost-in-crash", "assertion", "invariant", "not-linearizable"}
-UNSHOWN |= {"copy-not-ended", "torn-in-crash", "torn"}
+UNSHOWN |= {"copy-not-ended", "torn-in-crash", "torn", "torn-load"}
 NUMBER = {kind.name: number for number, kind in KINDS.items()}
 
 

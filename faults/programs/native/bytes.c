@@ -11,6 +11,7 @@
 #include "bytes.h"
 #include "real.h"
 #include "self.h"
+#include "tears.h"
 
 #define HERE __builtin_return_address(0)
 #define UNTOUCHED(at) __builtin_expect(outside_pools(at), 1)
@@ -55,8 +56,23 @@ static void *moved_across(uint8_t *to, const uint8_t *from, size_t nbytes, const
     return to;
 }
 
+/* Move bytes from a pool by two loads, if nature divides them. */
+static bool moved_in_two(uint8_t *to, const uint8_t *from, size_t nbytes, const void *pc) {
+    divided_load load;
+    if (!nature_divides(from, nbytes, &load)) return false;
+    const size_t cut = (size_t)load.cut, first = load.down ? cut : 0, rest = cut - first;
+    prog_load(from + first, load.down ? nbytes - cut : cut, pc);
+    move_bytes(to + first, reachable(from + first), load.down ? nbytes - cut : cut);
+    load_divided(&load);
+    prog_load_rest(from + rest, load.down ? cut : nbytes - cut, &load, pc);
+    move_bytes(to + rest, reachable(from + rest), load.down ? cut : nbytes - cut);
+    return true;
+}
+
 void *moved(void *to, const void *from, size_t nbytes, const void *pc) {
     if (in_one_mapping(to, in_one_mapping(from, nbytes)) < nbytes) return moved_across(to, from, nbytes, pc);
+    if (nbytes > 8 && !UNTOUCHED(from) && UNTOUCHED(to) && self_here() && moved_in_two(to, from, nbytes, pc))
+        return to;
     if (!UNTOUCHED(from)) prog_load(from, nbytes, pc), from = reachable(from);
     if (UNTOUCHED(to)) {
         move_bytes(to, from, nbytes);

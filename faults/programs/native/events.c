@@ -7,6 +7,7 @@
 
 #include "crash.h"
 #include "self.h"
+#include "tears.h"
 
 /* How many lines a thread flushes, with --free, before others may come in between: one by one, and as a run, which only posts. */
 enum { LINES_AT_ONCE = 16, RUN_AT_ONCE = 64 };
@@ -87,6 +88,19 @@ static void load(const void *at, size_t nbytes, const void *pc, bool system) {
     if (!range_in_pool(at, nbytes, &r) || !step_begins(me, STEP_LOAD, 0, &r)) return;
     if (!touch(me, &r, at, LOADED)) return;
     loaded(me, &r, pc, false, system);
+    step_end(me);
+}
+
+void prog_load_rest(const void *at, size_t nbytes, const divided_load *load, const void *pc) {
+    pool_range r;
+    program_self *me = self_here();
+    if (!range_in_pool(at, nbytes, &r) || !step_begins(me, STEP_LOAD, 0, &r)) return;
+    if (!(image_of(here.host, r.pool)->cache.state[load->line] & DIRTY))
+        image_nature((mover){here.host, (uint16_t)me->thread, BY_NATURE}, EVICT, r.pool, load->line);
+    if (!touch(me, &r, at, LOADED)) return;
+    loaded(me, &r, pc, false, false);
+    const program_step step = step_of(me, STEP_LOAD, &r, pc);
+    tears_load(load, &step);
     step_end(me);
 }
 

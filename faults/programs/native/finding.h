@@ -28,6 +28,7 @@ enum check_kind {
     COPY_NOT_ENDED,
     TORN_IN_CRASH, /* found by the driver */
     TORN, /* tears.c */
+    TORN_LOAD, /* the same */
 };
 enum check_role {
     AT_STORE,

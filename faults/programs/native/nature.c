@@ -8,7 +8,6 @@
 
 static program_area *area(void) { return here.area; }
 
-enum { STAYS_BEHIND = 16 }; /* steps that others make first */
 enum { SOMETIMES = 3, OFTEN = 7, RARELY = 15, SELDOM = 63 }; /* one time in 4, in 8, in 16, and in 64 */
 enum habit { AT_EASE, EAGER, LAZY };
 
@@ -102,19 +101,48 @@ void nature_between(program_self *me) {
     fetch_anywhere(thread);
 }
 
-/* Draw for a store what does not change the draws for other steps. */
-static uint64_t drawn_for(const program_step *store) {
-    uint64_t state = area()->options.seed ^ store->number * 0xD6E8FEB86659FD93u;
+/* Draw for a step what does not change the draws for other steps. */
+static uint64_t drawn_for(uint64_t number) {
+    uint64_t state = area()->options.seed ^ number * 0xD6E8FEB86659FD93u;
     return splitmix(&state);
+}
+
+/* Large copies hardly have a flag among their words. */
+static uint64_t rarely_of(const pool_lines *lines) { return lines->last - lines->first > 2 ? RARELY : SOMETIMES; }
+
+/* Return another host that has stored to a line what has not arrived yet, or -1. */
+static int stored_by_other(int pool, int64_t line) {
+    for (int host = 0; host < area()->options.hosts; host++) {
+        const card_cache *c = &image_of(host, pool)->cache;
+        if (host != here.host && (c->state[line] & DIRTY || c->pending[line])) return host;
+    }
+    return -1;
+}
+
+bool nature_divides(const void *from, size_t nbytes, divided_load *load) {
+    const uint64_t drawn = drawn_for(~area()->steps);
+    pool_range range;
+    if (drawn & SOMETIMES || !ever(EVICT) || area()->options.free_running || area()->pages_hosts ||
+        !range_in_pool(from, nbytes, &range) || !store_tears(range.offset, range.nbytes))
+        return false;
+    const pool_lines lines = range_lines(&range);
+    load->line = lines.first + (int64_t)((drawn >> 32) % (uint64_t)(lines.last - lines.first)), load->pool = range.pool;
+    const int64_t line = load->line * LINE_BYTES, end = range.offset + range.nbytes;
+    const int64_t first = (line > range.offset ? line : range.offset) / 8 + 1;
+    const int64_t last = ((line + LINE_BYTES < end ? line + LINE_BYTES : end) - 1) / 8;
+    if (drawn & rarely_of(&lines) || first > last || is_coherent(range.pool, load->line) ||
+        image_of(here.host, range.pool)->cache.state[load->line] & DIRTY)
+        return false;
+    load->by = stored_by_other(range.pool, load->line);
+    load->down = drawn >> 6 & 1;
+    load->cut = (first + (int64_t)((drawn >> 8) % (uint64_t)(last - first + 1))) * 8 - range.offset;
+    return load->by >= 0;
 }
 
 bool nature_tears(const program_step *store) {
     const pool_range range = {store->pool, store->offset, store->nbytes};
     pool_lines lines = range_lines(&range);
-    const uint64_t drawn = drawn_for(store);
-    const uint64_t rarely = lines.last - lines.first > 2
-                                ? RARELY
-                                : SOMETIMES; /* large copies hardly have a flag among their words */
+    const uint64_t drawn = drawn_for(store->number), rarely = rarely_of(&lines);
     const bool draws = ever(EVICT), asked = area()->options.every || area()->options.script_length;
     if (!store_tears(store->offset, store->nbytes) || area()->options.free_running || area()->pages_hosts ||
         (draws ? drawn & rarely : !asked))
@@ -132,7 +160,7 @@ bool nature_tears(const program_step *store) {
 void nature_stored(const program_step *store, bool tears) {
     if (!ever(EVICT)) return;
     const mover by = {store->host, store->thread, BY_NATURE};
-    const uint64_t drawn = drawn_for(store);
+    const uint64_t drawn = drawn_for(store->number);
     if (tears && tear_make(by.host, store->pool, area()->torn.first, drawn >> 6 & 1, 1 + (int)((drawn >> 8) % 7))) {
         if (drawn >> 4 & 1) turn_stay_behind(store->thread, STAYS_BEHIND);
         return;

@@ -80,6 +80,31 @@ void tears_moved(const program_move *m) {
     }
 }
 
+void load_divided(divided_load *load) {
+    memcpy(load->before, image_of(here.host, load->pool)->cache.data + load->line * LINE_BYTES, LINE_BYTES);
+    turn_stay_behind(self_here()->thread, 2 * STAYS_BEHIND);
+}
+
+void tears_load(const divided_load *load, const program_step *rest) {
+    const int64_t at = load->line * LINE_BYTES;
+    if (memcmp(load->before, image_of(here.host, load->pool)->cache.data + at, LINE_BYTES) == 0) return;
+    program_finding found = {
+        .kind = TORN_LOAD,
+        .rule = MANIFEST,
+        .host = rest->host,
+        .other_host = (uint8_t)load->by,
+        .pool = rest->pool,
+        .thread = rest->thread,
+        .other_thread = UINT16_MAX,
+        .times = 1,
+        .offset = at,
+        .nbytes = LINE_BYTES,
+        .number = rest->number,
+    };
+    found.sites[AT_ACCESS] = rest->site, found.numbers[AT_ACCESS] = rest->number;
+    program_report(&found);
+}
+
 static void report(const program_step *store, const program_step *load) {
     program_finding found = {
         .kind = TORN,

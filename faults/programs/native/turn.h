@@ -74,6 +74,8 @@ void turn_progress(int thread, bool progress);
 /* Let others go first, at least until the run's clock shows until_ns. */
 void turn_give_up(int thread, uint64_t until_ns);
 
+enum { STAYS_BEHIND = 16 }; /* steps that others make first */
+
 /* Let the others make `steps` steps first, if they can. The thread keeps its priority. */
 void turn_stay_behind(int thread, uint64_t steps);
 

@@ -1,4 +1,5 @@
-/* A message in one line: its words are stored by one copy, or its flag by itself behind the others. */
+/* A message in one line: its words are stored by one copy, or its flag by itself behind the others; and loaded by one copy (take),
+ * or the flag by itself before the others. */
 #include <cxl.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -19,12 +20,16 @@ int main(int argc, char **argv) {
     if (argv[1][0] == 's') {
         if (!strcmp(argv[2], "copy")) memcpy(its, &all, nbytes);
         else if (!strcmp(argv[2], "assign")) *its = all;
-        else memcpy(&its->word[1], &all.word[1], nbytes - 8), word[0] = 1;
+        else if (!strcmp(argv[2], "apart")) memcpy(&its->word[1], &all.word[1], nbytes - 8), word[0] = 1;
+        for (size_t k = words; !strcmp(argv[2], "words") && k--;) word[k] = 1;
         cxl_flush(its, nbytes), cxl_fence();
         return 0;
     }
-    do cxl_invalidate(its, nbytes);
-    while (!word[flag]);
+    message got = all;
+    do {
+        cxl_invalidate(its, nbytes);
+        if (!strcmp(argv[2], "take")) memcpy(&got, its, nbytes), word = got.word;
+    } while (!word[flag]);
     for (size_t k = 0; k < words; k++)
         if (!word[k]) return 1;
     return 0;
