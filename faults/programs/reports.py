@@ -228,7 +228,10 @@ def _is_one(a: ProgramMistake, b: ProgramMistake) -> bool:
     """Tell whether one instruction is missing in both.
 
     It is where both have the side at fault in common; or the other side, and how the reader learned of the stores.
+    Of two writers either side is at fault: a loop that stores to neighbours meets stores from several places.
     """
+    if a.kind == b.kind and a.kind.rule == "false_sharing":
+        return bool(_stores(a) & _stores(b))
     own = {"landed": "store", "fresh": "access"}.get(a.kind.rule)
     if own is None or a.kind != b.kind:
         return False
@@ -237,6 +240,10 @@ def _is_one(a: ProgramMistake, b: ProgramMistake) -> bool:
         return a.places.get(role) == b.places.get(role) is not None
 
     return same(own) or (same("access" if own == "store" else "store") and same("published") and same("told"))
+
+
+def _stores(mistake: ProgramMistake) -> set[SourcePlace]:
+    return {mistake.places[role] for role in ("store", "access") if role in mistake.places} - {NOWHERE}
 
 
 def _together(mistakes: Sequence[ProgramMistake]) -> list[ProgramMistake]:

@@ -225,6 +225,20 @@ def test_one_mistake_is_one_finding_with_all_its_stores_and_loads(
     assert len(told([at(), at(store=elsewhere, access=elsewhere)]).mistakes) == 2
 
 
+def test_two_writers_that_have_a_store_in_common_are_one_mistake(told: Callable[..., ProgramReport]) -> None:
+    store, access, *_, other = range(1, len(ROLES) + 1)
+
+    def at(*pair: int) -> ProgramFinding:
+        return finding("two-writers", sites=(pair[0], 0, 0, 0, 0, pair[1], 0, 0, 0))
+
+    for pair in ((access, store), (store, other), (other, access), (other, store)):
+        (mistake,) = (report := told([at(store, access), at(*pair)])).mistakes
+        steps = reports.as_json(report)["findings"][0]["steps"]
+        assert mistake.times == 4 and len({step["line"] for step in steps}) == len({store, access, *pair})
+    assert len(told([at(store, access), at(other, other - 1)]).mistakes) == 2
+    assert len(told([at(0, access), at(0, other)]).mistakes) == 2
+
+
 def test_findings_of_one_run_have_one_command(told: Callable[..., ProgramReport]) -> None:
     report = told([finding("no-invalidate"), finding("not-flushed")])
     assert len(report.mistakes) == 2 and words.repeats(report) == "again: cxlemu exec --replay 0\n"
