@@ -85,6 +85,7 @@ UNDOING = {
 }
 
 
+@pytest.mark.deep(rows=lambda flags: "-fopenmp-simd" not in flags)
 @pytest.mark.parametrize(("compiler", "flags"), [(name, flags) for name, many in UNDOING.items() for flags in many])
 def test_plain_loads_and_stores_are_seen_whatever_a_compiler_makes_of_them(
     monkeypatch: pytest.MonkeyPatch, compiler: str, flags: str

@@ -118,7 +118,7 @@ def generated(seed: int) -> str:
 
 
 @pytest.mark.parametrize("seed", range(24))
-@pytest.mark.deep(rows=lambda seed: seed not in (0, 3))
+@pytest.mark.deep(rows=lambda seed: seed not in (0, 7))
 def test_points_that_are_left_out_would_show_nothing_new(litmus: Path, seed: int) -> None:
     its = setting(litmus, generated(seed))
     every = [seen(result) for result in whole(its)]
@@ -197,9 +197,9 @@ def test_a_spent_budget_is_unknown_unless_a_mistake_was_found(
     many = " ".join(f"s:{64 * k}:1" for k in range(12))
     read = " ".join(f"l:{64 * k}" for k in range(12))
     words = f"{litmus} {POOL} {many} :: {litmus} {POOL} {read}".split()
-    result = invoke("--pool", f"{POOL}=2M", "--crash", "every", "--budget", "1s", check, "--", *words)
+    result = invoke("--pool", f"{POOL}=2M", "--crash", "every", "--budget", "0.3s", check, "--", *words)
     assert result.exit_code == code, result.output
-    assert f"{verdict}: " in result.output and "the budget of 1 s is spent" in result.output
+    assert f"{verdict}: " in result.output and "the budget of 0.3 s is spent" in result.output
     assert ("dirty-at-exit" in result.output) == (code == 1)
 
 

@@ -500,12 +500,12 @@ def test_each_planted_mistake_is_found_and_repeats(name: str) -> None:
     assert "another trace" not in again.output
 
 
-def test_a_suppression_that_matches_in_any_interleaving_is_used(tmp_path: Path) -> None:
-    program, known = build(EXAMPLES / "locks.c", "-DBUG"), tmp_path / "known"
-    known.write_text("* locks.c  # two hosts are inside\nmsync *  # none here\n")
-    words = f"{program} peterson 0 2 : {program} peterson 1 2".split()
-    result = invoke("--pool", "/dev/shm/locks", "--budget", "10m", "--suppressions", str(known), "--", *words)
-    assert result.exit_code == 0 and "suppressed: assertion at " in result.output, result.output
+def test_a_suppression_that_matches_in_any_interleaving_is_used(litmus: Path, tmp_path: Path) -> None:
+    """What the second host reads is not flushed yet, or has been: so in the first run, that a report shows anyway."""
+    (known := tmp_path / "known").write_text("not-flushed *  # at times\nmsync *  # none here\n")
+    words = f"{litmus} {POOL} s:0:1 g:64:1 f:0 x g:64:2 : {litmus} {POOL} w:64:1 i:0 l:0".split()
+    result = invoke("--pool", f"{POOL}=2M", "--suppressions", str(known), "--", *words)
+    assert result.exit_code == 0 and "suppressed: not-flushed at " in result.output, result.output
     assert result.stderr == "note: 1 suppression matched nothing: line 2 (msync *)\n"
 
 
@@ -523,9 +523,9 @@ def test_a_hang_of_one_interleaving_is_found_and_repeats(litmus: Path) -> None:
 def test_a_spent_budget_is_unknown(litmus: Path) -> None:
     many = " ".join(f"i:0 l:0 g:64:{k}" for k in range(1, 9)), " ".join(f"i:64 l:64 g:0:{k}" for k in range(1, 9))
     words = " : ".join(f"{litmus} {POOL} {steps}" for steps in many).split()
-    result = invoke("--pool", f"{POOL}=2M", "--budget", "1s", "--no-check", "--", *words)
+    result = invoke("--pool", f"{POOL}=2M", "--budget", "0.3s", "--no-check", "--", *words)
     assert result.exit_code == 3, result.output
-    assert "the budget of 1 s is spent" in result.output
+    assert "the budget of 0.3 s is spent" in result.output
 
 
 @pytest.mark.parametrize("late", ["run", "read"])

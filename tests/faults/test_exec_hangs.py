@@ -151,11 +151,11 @@ def test_a_hang_without_a_finding_says_where_each_thread_goes_round(waits: Path)
 @pytest.mark.deep(rows=lambda waits, what: (waits, what) not in (("recompiled", "count"), ("preloaded", "beat")))
 @pytest.mark.parametrize("what", ["count", "beat"])
 def test_a_limit_before_a_cycle_leaves_it_undecided(waits: Path, what: str) -> None:
-    flags = ("--pool", f"{A}=2M", "--seed", "1", "--steps", "500", "--deadline-s", "3")
+    flags = ("--pool", f"{A}=2M", "--seed", "1", "--steps", "500", "--deadline-s", "2")
     result = execute(*flags, "--", waits, A, "end", ":", waits, A, what)
     assert result.exit_code == 3, result.output
     told = " ".join(result.output.split())
-    assert "undecided: seed 1 was ended at the deadline of 3 s" in told
+    assert "undecided: seed 1 was ended at the deadline of 2 s" in told
     where = r"(sleeps in a system call, |computes, )?its last step: .* at .*waits.c:\d+ in (main|refresh)"
     assert re.search(rf"\(host 1, thread 1\) {where}", told)
     assert "again:" not in told
@@ -163,7 +163,7 @@ def test_a_limit_before_a_cycle_leaves_it_undecided(waits: Path, what: str) -> N
 
 @pytest.mark.deep(rows=lambda waits: waits == "recompiled")
 def test_a_limit_finds_no_line_dirty_at_exit(waits: Path) -> None:
-    flags = ("--pool", f"{A}=2M", "--worst-case", "--seed", "0", "--deadline-s", "3")
+    flags = ("--pool", f"{A}=2M", "--worst-case", "--seed", "0", "--deadline-s", "1")
     result = execute(*flags, "--", waits, A, A, "keep", ":", waits, A, "count")
     assert result.exit_code == 3, result.output
 
