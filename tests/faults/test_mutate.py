@@ -231,7 +231,7 @@ def test_every_operator_makes_something_and_kinds_name_theirs() -> None:
 # --- cases ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.deep)])
 def test_every_case_is_a_plan_by_the_rules_that_is_right_in_its_calls(ranks: int) -> None:
     found = list(shipped(ranks))
     assert len(set(found)) == len(found)

@@ -83,6 +83,7 @@ def notable(exponent_bits: int, mantissa_bits: int) -> NDArray[np.uint16]:
     return np.array([*chosen, *others], np.uint16)
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize(("dtype", "exponent_bits", "mantissa_bits"), [("f16", 5, 10), ("bf16", 8, 7)])
 def test_all_16_bit_floats_with_64_of_them(dtype: str, exponent_bits: int, mantissa_bits: int, op: RedOp) -> None:

@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from functools import partial
+from functools import cache, partial
 from itertools import combinations, product
 from pathlib import Path
 from xml.etree import ElementTree
@@ -175,6 +175,7 @@ def test_facts_are_json() -> None:
 # --- the picture -----------------------------------------------------------------------------------------------------
 
 
+@cache
 def drawn(name: str) -> tuple[Topology, ElementTree.Element]:
     topology = machine(KINDS[name], hosts=30) if name in KINDS else Topology.load(name)
     return topology, ElementTree.fromstring(topology_svg(topology))
