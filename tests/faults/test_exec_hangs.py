@@ -47,6 +47,7 @@ def test_a_program_whose_steps_change_nothing_is_not_called_hung(waits: Path, wh
         assert result.exit_code == 0, result.output
 
 
+@pytest.mark.deep(rows=lambda waits: waits == "preloaded")
 def test_a_program_that_polls_while_another_one_reads_is_not_called_hung(waits: Path) -> None:
     flags = ("--pool", f"{A}=2M", "--seed", "0", "--worst-case", "--steps", "500")
     result = execute(*flags, "--", waits, A, "late", ":", waits, A, "await")
