@@ -71,8 +71,7 @@ static bool moved_in_two(uint8_t *to, const uint8_t *from, size_t nbytes, const 
 
 void *moved(void *to, const void *from, size_t nbytes, const void *pc) {
     if (in_one_mapping(to, in_one_mapping(from, nbytes)) < nbytes) return moved_across(to, from, nbytes, pc);
-    if (nbytes > 8 && !UNTOUCHED(from) && UNTOUCHED(to) && self_here() && moved_in_two(to, from, nbytes, pc))
-        return to;
+    if (nbytes > 8 && !UNTOUCHED(from) && UNTOUCHED(to) && self_here() && moved_in_two(to, from, nbytes, pc)) return to;
     if (!UNTOUCHED(from)) prog_load(from, nbytes, pc), from = reachable(from);
     if (UNTOUCHED(to)) {
         move_bytes(to, from, nbytes);

@@ -27,7 +27,8 @@ typedef struct {
 bool nature_divides(const void *from, size_t nbytes, divided_load *load); /* before the load; false: it is one */
 void load_divided(divided_load *load); /* behind its first part */
 void prog_load_rest(const void *at, size_t nbytes, const divided_load *load, const void *pc);
-void tears_load(const divided_load *load, const program_step *rest); /* a finding where the line has changed meanwhile */
+void tears_load(const divided_load *load,
+                const program_step *rest); /* a finding where the line has changed meanwhile */
 
 void tears_moved(const program_move *move);
 void tears_loaded(const program_step *load); /* a finding where words had not arrived of a line with words that had */
