@@ -120,10 +120,11 @@ static int stored_by_other(int pool, int64_t line) {
 }
 
 bool nature_divides(const void *from, size_t nbytes, divided_load *load) {
+    if (area()->options.free_running || !ever(EVICT) || area()->pages_hosts)
+        return false; /* before a look at what others write */
     const uint64_t drawn = drawn_for(~area()->steps);
     pool_range range;
-    if (drawn & SOMETIMES || !ever(EVICT) || area()->options.free_running || area()->pages_hosts ||
-        !range_in_pool(from, nbytes, &range) || !store_tears(range.offset, range.nbytes))
+    if (drawn & SOMETIMES || !range_in_pool(from, nbytes, &range) || !store_tears(range.offset, range.nbytes))
         return false;
     const pool_lines lines = range_lines(&range);
     load->line = lines.first + (int64_t)((drawn >> 32) % (uint64_t)(lines.last - lines.first)), load->pool = range.pool;
