@@ -212,15 +212,8 @@ KINDS: dict[int, MistakeKind] = {
         "load the flag by itself, and copy the rest when it is set: both are words of this copy",
     ),
 }
-LOST_IN_CRASH, UNKNOWN_THREAD, INVARIANT, NOT_LINEARIZABLE, TORN_IN_CRASH, TORN, TORN_LOAD = (
-    18,
-    65535,
-    20,
-    21,
-    23,
-    24,
-    25,
-)
+LOST_IN_CRASH, INVARIANT, NOT_LINEARIZABLE, TORN_IN_CRASH, TORN, TORN_LOAD = 18, 20, 21, 23, 24, 25
+UNKNOWN_THREAD = 65535
 OF_FAILURES = (LOST_IN_CRASH, TORN_IN_CRASH, TORN, TORN_LOAD)  # they only show why a run has failed
 STATED = ("assertion", "invariant", "linearizable")  # rules that programs state of themselves
 

@@ -106,20 +106,8 @@ def holds_nt(record: tuple[int, bytes]) -> bool:
 
 # What a reader knows of the run up to some step. Everything else of it is known before.
 _STATE = (
-    *(
-        "_flushed",
-        "_lingering",
-        "_leaving",
-        "_pending",
-        "_in_rounds",
-        "_left",
-        "_dead",
-        "_alive",
-        "_waits",
-        "_polling",
-        "_ordinals",
-        "_makers",
-    ),
+    *("_flushed", "_lingering", "_leaving", "_pending", "_in_rounds", "_left"),
+    *("_dead", "_alive", "_waits", "_polling", "_ordinals", "_makers"),
     *("_now", "_order", "_enabled", "_rounds", "_stay", "_repeats"),
 )
 EVENTS_MOST = 1 << 17  # whose orders take a gigabyte

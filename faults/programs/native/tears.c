@@ -85,43 +85,27 @@ void load_divided(divided_load *load) {
     turn_stay_behind(self_here()->thread, 2 * STAYS_BEHIND);
 }
 
-void tears_load(const divided_load *load, const program_step *rest) {
-    const int64_t at = load->line * LINE_BYTES;
-    if (memcmp(load->before, image_of(here.host, load->pool)->cache.data + at, LINE_BYTES) == 0) return;
-    program_finding found = {
-        .kind = TORN_LOAD,
-        .rule = MANIFEST,
-        .host = rest->host,
-        .other_host = (uint8_t)load->by,
-        .pool = rest->pool,
-        .thread = rest->thread,
-        .other_thread = UINT16_MAX,
-        .times = 1,
-        .offset = at,
-        .nbytes = LINE_BYTES,
-        .number = rest->number,
-    };
-    found.sites[AT_ACCESS] = rest->site, found.numbers[AT_ACCESS] = rest->number;
+/* Report a line that a load has met amid a copy. */
+static void report(enum check_kind kind, const program_step *load, program_finding found) {
+    found.kind = kind, found.rule = MANIFEST, found.times = 1;
+    found.host = load->host, found.thread = load->thread, found.pool = load->pool, found.number = load->number;
+    found.sites[AT_ACCESS] = load->site, found.numbers[AT_ACCESS] = load->number;
     program_report(&found);
 }
 
-static void report(const program_step *store, const program_step *load) {
-    program_finding found = {
-        .kind = TORN,
-        .rule = MANIFEST,
-        .host = load->host,
-        .other_host = store->host,
-        .pool = store->pool,
-        .thread = load->thread,
-        .other_thread = store->thread,
-        .times = 1,
-        .offset = store->offset,
-        .nbytes = store->nbytes,
-        .number = load->number,
-    };
+void tears_load(const divided_load *load, const program_step *rest) {
+    const int64_t at = load->line * LINE_BYTES;
+    if (memcmp(load->before, image_of(here.host, load->pool)->cache.data + at, LINE_BYTES) == 0) return;
+    program_finding found = {.offset = at, .nbytes = LINE_BYTES};
+    found.other_host = (uint8_t)load->by, found.other_thread = UINT16_MAX;
+    report(TORN_LOAD, rest, found);
+}
+
+static void report_store(const program_step *store, const program_step *load) {
+    program_finding found = {.offset = store->offset, .nbytes = store->nbytes};
+    found.other_host = store->host, found.other_thread = store->thread;
     found.sites[AT_STORE] = store->site, found.numbers[AT_STORE] = store->number;
-    found.sites[AT_ACCESS] = load->site, found.numbers[AT_ACCESS] = load->number;
-    program_report(&found);
+    report(TORN, load, found);
 }
 
 void tears_loaded(const program_step *load) {
@@ -129,7 +113,7 @@ void tears_loaded(const program_step *load) {
         const program_step *s = &t->store;
         if (load->host != t->fetched_by || load->pool != s->pool) continue;
         if (load->offset >= s->offset + s->nbytes || s->offset >= load->offset + load->nbytes) continue;
-        report(s, load);
+        report_store(s, load);
         forget(t);
     }
 }
