@@ -65,6 +65,9 @@ class RunProcesses:
         ] = {}  # command -> process, first thread
         self._pidfds: dict[int, int] = {}  # pid -> pidfd, of all that take part
         self._gone: set[int] = set()
+        self._untaken: dict[
+            int, subprocess.Popen[bytes] | ServedProcess
+        ] = {}  # first threads of commands that have ended
         self._poll = select.poll()
         self._stands: tuple[int, int, int] = (-1, -1, -1)  # steps, thread, its state
         self._looks = 0
@@ -221,6 +224,10 @@ class RunProcesses:
                 self._result.exits.append(self._exit(number, code))
                 if self._result.exits[-1].failed:
                     self._area.stop()  # before other processes go on without it
+                self._untaken[first] = process
+        for first, process in list(self._untaken.items()):
+            if not self._left_any(process):
+                del self._untaken[first]
                 self._area.not_taken(first)
         ready, ending = {fd for fd, _ in self._poll.poll(0)}, {process.pid for process, _ in self._live.values()}
         for pid, fd in self._pidfds.items():
@@ -241,6 +248,12 @@ class RunProcesses:
         elif time.monotonic() > self._ends:
             self._result.ending = RunEnding.DEADLINE
             self._result.doing = doing(self._area, self._setting)
+
+    def _left_any(self, process: subprocess.Popen[bytes] | ServedProcess) -> bool:
+        """Whether a command that has ended left processes, which may open the pool later, as a daemon does."""
+        if isinstance(process, ServedProcess):
+            return process.left
+        return bool(children() - self._others - {process.pid for process, _ in self._live.values()})
 
     def _exit(self, number: int, code: int) -> Exit:
         crashed = self._setting.commands[number].host == crashed_host(self._setting, self._result.choice)
@@ -280,7 +293,7 @@ class RunProcesses:
     def _look_at_start(self, thread: PoolThread) -> None:
         """Let the others go on without a command that has not opened the pool, once its process sleeps."""
         process, _ = self._live.get(thread.command, (None, 0))
-        if process and self._looks >= STARTING_LOOKS and at_rest(process.pid, process.pid):
+        if self._looks >= STARTING_LOOKS and (process is None or at_rest(process.pid, process.pid)):
             self._without(thread, "has not opened the pool")
 
     def _without(self, thread: PoolThread, why: str) -> None:

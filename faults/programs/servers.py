@@ -50,6 +50,11 @@ class ServedProcess:
             self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
 
+    @property
+    def left(self) -> bool:
+        """Whether it left processes behind, which are children of the server."""
+        return self._server.left
+
 
 class ForkServer:
     """A program that waits before main."""

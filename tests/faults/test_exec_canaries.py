@@ -137,6 +137,23 @@ def test_a_pool_is_followed_whichever_way_the_system_gives_it(tmp_path: Path, mo
     assert any("is stopped by a signal" in note for note in result.notes) == (how == "stops")
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("how", ["execve", "execle", "execvpe", "fexecve", "preloads", "clearenv", "spawn"])
+def test_a_process_takes_part_whichever_environment_it_is_given(tmp_path: Path, mode: str, how: str) -> None:
+    its = f"{built(mode, 'system.c')} {tmp_path} pool {how}"
+    result = ran(f"{its} write : {its} read", RunChoice(None, 0), pool=f"{tmp_path}/pool=2M")
+    assert [one.code for one in result.exits] == [0, 0]
+    assert "not-flushed" in kinds(result) and not (tmp_path / "pool").exists()
+
+
+@pytest.mark.parametrize("how", ["late", "daemon", "_Fork", "SYS_fork", "forkpty", "clone"])
+def test_a_process_takes_part_whichever_call_makes_it(tmp_path: Path, how: str) -> None:
+    its = f"{built('recompiled', 'system.c')} {tmp_path} pool {how}"
+    result = ran(f"{its} write : {its} read", RunChoice(None, 0), pool=f"{tmp_path}/pool=2M")
+    assert [one.code for one in result.exits] == [0, 0]
+    assert "not-flushed" in kinds(result)
+
+
 @with_rows(
     ("pthread_mutex_lock(its), pthread_mutex_unlock(its)",),
     ("pthread_mutex_trylock(its)",),

@@ -1,8 +1,15 @@
 /* Processes: a program's children take part in the run, and their parents wait for them in turns. */
 #define _GNU_SOURCE
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include "real.h"
@@ -75,6 +82,60 @@ PROGRAM_EXPORT pid_t fork(void) {
 
 /* A child of vfork would share our variables with its parent. */
 PROGRAM_EXPORT pid_t vfork(void) { return fork(); }
+/* The C library's would not come here. */
+PROGRAM_EXPORT pid_t _Fork(void) { return fork(); }
+PROGRAM_EXPORT int daemon(int stays, int keeps_files) {
+    const pid_t child = fork();
+    if (child != 0) return child < 0 ? -1 : (_exit(0), 0);
+    if (setsid() < 0 || (!stays && chdir("/") != 0)) return -1;
+    const int none = keeps_files ? -1 : open("/dev/null", O_RDWR);
+    for (int file = 0; none >= 0 && file <= STDERR_FILENO; file++) dup2(none, file);
+    if (none > STDERR_FILENO) close(none);
+    return 0;
+}
+
+REAL(int, openpty, int *, int *, char *, const struct termios *, const struct winsize *)
+REAL(int, login_tty, int)
+PROGRAM_EXPORT pid_t forkpty(int *parents, char *name, const struct termios *how, const struct winsize *size) {
+    int childs;
+    if (real_openpty()(parents, &childs, name, how, size) != 0) return -1;
+    const pid_t child = fork();
+    if (child == 0 && real_login_tty()(childs) != 0) _exit(1);
+    close(child == 0 ? *parents : childs);
+    if (child < 0) close(*parents);
+    return child;
+}
+
+REAL(int, clone, int (*)(void *), void *, int, void *, ...)
+PROGRAM_EXPORT int clone(int (*function)(void *), void *stack, int flags, void *given, ...) {
+    va_list rest;
+    va_start(rest, given);
+    pid_t *parents = va_arg(rest, pid_t *);
+    void *variables = va_arg(rest, void *);
+    pid_t *childs = va_arg(rest, pid_t *);
+    va_end(rest);
+    if (!self || self->inside) return real_clone()(function, stack, flags, given, parents, variables, childs);
+    if (flags != SIGCHLD && flags != (CLONE_VM | CLONE_VFORK | SIGCHLD)) {
+        fprintf(stderr, "cxlemu: clone with the flags 0x%x is not followed; fork and pthread_create are\n",
+                (unsigned)flags);
+        _exit(2);
+    }
+    const pid_t child = fork();
+    if (child == 0) _exit(function(given));
+    return child;
+}
+
+#if defined(__x86_64__)
+/* The same as system calls: see syscall() in threads.c. */
+long cxlemu_system_call(long number, ...);
+long cxlemu_forks(long number, long flags, long stack, long parents, long childs, long variables);
+__attribute__((used, visibility("hidden"))) long cxlemu_forks(long number, long flags, long stack, long parents,
+                                                              long childs, long variables) {
+    if (number == SYS_clone && flags != SIGCHLD)
+        return cxlemu_system_call(number, flags, stack, parents, childs, variables, 0L);
+    return fork();
+}
+#endif
 
 __attribute__((destructor)) static void process_ends(void) { self_end(STEP_PROCESS_END); }
 
@@ -85,26 +146,3 @@ PROGRAM_EXPORT _Noreturn void _exit(int status) {
     for (;;) pause();
 }
 PROGRAM_EXPORT _Noreturn void _Exit(int status) { _exit(status); }
-
-/* exec: the next program may open the pool again, or never, so the others do not wait for it. */
-static void replaced(void) {
-    if (!self || self->inside) return;
-    program_self *me = self;
-    devices_await();
-    if (!step_begin(me)) return;
-    step_other(me, STEP_PROCESS_END, -1, NULL, NULL);
-    step_end(me);
-    turn_without(me->thread, THREAD_OUTSIDE);
-}
-
-REAL(int, execve, const char *, char *const[], char *const[])
-PROGRAM_EXPORT int execve(const char *path, char *const arguments[], char *const environment[]) {
-    replaced();
-    return real_execve()(path, arguments, environment);
-}
-PROGRAM_EXPORT int execv(const char *path, char *const arguments[]) { return execve(path, arguments, environ); }
-REAL(int, execvp, const char *, char *const[])
-PROGRAM_EXPORT int execvp(const char *file, char *const arguments[]) {
-    replaced();
-    return real_execvp()(file, arguments);
-}

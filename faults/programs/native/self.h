@@ -113,6 +113,7 @@ static inline void *reachable(const void *at) {
 /* Join the run that CXLEMU_PROGRAM_RUN names, when the program first opens a pool. False where there is no run. */
 bool process_join(void);
 bool process_joined(void);
+void environment_keep(void); /* note what the run tells its processes by the environment */
 bool process_recompiled(void); /* whether its main program calls what tsan.c defines */
 
 /* server.c: the process whose fork this one is; 0: it was started by itself. */

@@ -64,6 +64,7 @@ static void become(request *its, int driver) {
     if (!answer(driver, getpid(), 0)) _exit(2);
     syscall(SYS_close, driver);
     strcpy(getenv("CXLEMU_PROGRAM_THREAD"), its->thread);
+    environment_keep();
     area_path(path, sizeof path, "output-%s", getenv("CXLEMU_PROGRAM_COMMAND"));
     const int output = (int)syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     if (output < 0) _exit(2);

@@ -292,7 +292,7 @@ static uint64_t ns_of(const struct timespec *t) { return (uint64_t)t->tv_sec * 1
 /* Programs, and the C++ library for atomic waits, futures, latches and semaphores, wait for a word by a system call of their own. A wait
  * may always end early; one with a limit lasts until then, as its caller may count on that. In a search of every interleaving it sleeps,
  * which ends as unknown. In assembly, as syscall() has as many arguments as its number says: only those of a futex, of a mapping, of an
- * open, and of what asynchronous.c follows, are looked at. */
+ * open, of a fork, and of what asynchronous.c follows, are looked at. */
 long cxlemu_futex(long number, const uint32_t *word, long operation, long value, const struct timespec *limit,
                   long other, long third);
 __asm__(".text\n.globl syscall\n.type syscall, @function\nsyscall:\n.cfi_startproc\n"
@@ -301,6 +301,7 @@ __asm__(".text\n.globl syscall\n.type syscall, @function\nsyscall:\n.cfi_startpr
         "cmpq $11, %rdi\n je cxlemu_maps\n cmpq $25, %rdi\n je cxlemu_maps\n" /* SYS_munmap, SYS_mremap */
         "cmpq $2, %rdi\n je cxlemu_opens\n cmpq $257, %rdi\n je cxlemu_opens\n" /* SYS_open, SYS_openat */
         "cmpq $437, %rdi\n je cxlemu_opens\n" /* SYS_openat2 */
+        "leaq -56(%rdi), %rax\n cmpq $2, %rax\n jbe cxlemu_forks\n" /* SYS_clone, SYS_fork, SYS_vfork */
         "cmpq $209, %rdi\n je cxlemu_asynchronous\n" /* SYS_io_submit */
         "leaq -425(%rdi), %rax\n cmpq $2, %rax\n jbe cxlemu_asynchronous\n" /* SYS_io_uring_setup, _enter, _register */
         ".globl cxlemu_system_call\n.hidden cxlemu_system_call\ncxlemu_system_call:\n"

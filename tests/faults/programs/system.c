@@ -1,11 +1,15 @@
 /* Ways to come to a pool by the system: `system FOLDER NAME HOW write` stores without a flush and publishes, `read` waits and loads.
- * With `stops`, the writer is a child that is stopped and continued before. */
+ * With `stops`, the writer is a child that is stopped and continued before; `replaced` and `child_stores` have other ways. */
 #define _GNU_SOURCE
 #include <cxl.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
+#include <pty.h>
+#include <sched.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -39,8 +43,53 @@ static int opened(const char *path, const char *name, const char *how) {
     return openat(folder, name, flags, 0600);
 }
 
+static int nothing(void *unused) { return unused != NULL; }
+
+/* Go on as another image, which is given no environment, or as a daemon. */
+static void replaced(char **words, const char *how) {
+    static char *none[] = {NULL};
+    char *const program = words[0], *const again[] = {program, words[1], words[2], words[3], "written", NULL};
+    pid_t child = 0;
+    int status = -1;
+    if (strcmp(how, "late") == 0)
+        usleep(daemon(1, 1) == 0 ? 200000 : 0); /* the pool is opened after the command's end */
+    if (strcmp(how, "execve") == 0) execve(program, again, none);
+    if (strcmp(how, "execle") == 0) execle(program, program, words[1], words[2], words[3], "written", NULL, none);
+    if (strcmp(how, "execvpe") == 0) execvpe(program, again, none);
+    if (strcmp(how, "fexecve") == 0) fexecve(open(program, O_RDONLY), again, none);
+    if (strcmp(how, "preloads") == 0) execve(program, again, (char *[]){"LD_PRELOAD=libm.so.6", NULL});
+    if (strcmp(how, "clearenv") == 0 && clearenv() == 0)
+        execlp(program, program, words[1], words[2], words[3], "written", NULL);
+    if (strcmp(how, "spawn") == 0)
+        _exit(posix_spawn(&child, program, NULL, NULL, again, none) || waitpid(child, &status, 0) != child || status);
+}
+
+static int stores(void *pool) {
+    volatile char *text = pool, *ready = text + 4096;
+    *text = 1;
+    cxl_fence();
+    *ready = 1;
+    cxl_flush((void *)ready, 1);
+    cxl_fence();
+    return 0;
+}
+
+/* Store in a child that a function other than fork makes, if so asked. */
+static int child_stores(void *pool, const char *how) {
+    static char stack[1 << 16];
+    int status = -1, terminal;
+    pid_t child = 0;
+    if (strcmp(how, "daemon") == 0 && daemon(1, 1) != 0) return 7;
+    if (strcmp(how, "_Fork") == 0) child = _Fork();
+    if (strcmp(how, "SYS_fork") == 0) child = (pid_t)syscall(SYS_fork);
+    if (strcmp(how, "forkpty") == 0) child = forkpty(&terminal, NULL, NULL, NULL);
+    if (strcmp(how, "clone") == 0) child = clone(stores, stack + sizeof stack, SIGCHLD, pool);
+    return child == 0 ? stores(pool) : waitpid(child, &status, 0) != child || status;
+}
+
 int main(int count, char **words) {
     (void)count;
+    if (strcmp(words[4], "write") == 0) replaced(words, words[3]);
     const int file = opened(words[1], words[2], words[3]);
     if (file < 0 || ftruncate(file, BYTES) != 0) return 1;
     char *pool = strcmp(words[3], "calls") == 0 ? (char *)syscall(SYS_mmap, NULL, BYTES, ACCESS, MAP_SHARED, file, 0)
@@ -48,14 +97,9 @@ int main(int count, char **words) {
     if (strcmp(words[3], "moves") == 0) pool = (char *)syscall(SYS_mremap, pool, BYTES / 2, BYTES / 2, 1, NULL);
     if (pool == MAP_FAILED) return 2;
     volatile char *text = pool, *ready = pool + 4096;
-    if (strcmp(words[4], "write") == 0) {
+    if (strcmp(words[4], "read") != 0) {
         if (strcmp(words[3], "stops") == 0 && stops()) return 3;
-        *text = 1;
-        cxl_fence();
-        *ready = 1;
-        cxl_flush((void *)ready, 1);
-        cxl_fence();
-        return 0;
+        return child_stores(pool, words[3]);
     }
     while (!*ready) cxl_invalidate((void *)ready, 1);
     cxl_invalidate(pool, 1);
