@@ -113,7 +113,8 @@ PROGRAM_EXPORT void program_gone(int pid) {
 /* End a command's thread that no process has taken, and that none can take any more. */
 PROGRAM_EXPORT void program_not_taken(int thread) {
     int32_t nobody = 0;
-    if (__atomic_compare_exchange_n(&here.area->threads[thread].pid, &nobody, -1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+    if (__atomic_compare_exchange_n(&here.area->threads[thread].pid, &nobody, -1, false, __ATOMIC_SEQ_CST,
+                                    __ATOMIC_SEQ_CST))
         turn_without(thread, THREAD_ENDED);
 }
 
