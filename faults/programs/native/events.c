@@ -33,9 +33,7 @@ enum use { LOADED, CHANGED, OVERWRITTEN };
 static bool touch(program_self *me, const pool_range *r, const void *at, enum use use) {
     const pool_lines lines = range_lines(r);
     int64_t broken = 0;
-    if (area()->options.nature)
-        adversary_touched(&area()->natures[me->thread], (window){r->pool, lines.first, lines.last});
-    area()->natures[me->thread].card_lines = image_of(here.host, r->pool)->lines;
+    if (area()->options.nature) nature_touched(me, lines, false);
     if (me->nt_count) posted_land(me, by_program(me), lines);
     silent_stores(me, lines);
     if ((use == OVERWRITTEN ? image_overwrite(by_program(me), r, &broken)
@@ -162,7 +160,7 @@ PROGRAM_EXPORT void prog_nt_store(void *at, const void *bytes, size_t nbytes, co
     }
     if (crash_now) crash_stored(&step, bytes);
     posted_add(me, r, bytes, step.number);
-    nature_posted(me, r.pool, r.offset / LINE_BYTES, STORED_PAST);
+    nature_stored_past(me, r.pool, r.offset / LINE_BYTES);
     step_end(me);
 }
 
@@ -174,18 +172,29 @@ static void flush_outside(program_self *me, const void *at, enum flush_kind kind
     if (program_watcher_now && program_watcher_now->flush) program_watcher_now->flush(&step, false, false);
 }
 
+/* Whether a flush comes right behind its thread's flush of the line before. */
+static bool flushes_on(const program_step *step) {
+    const thread_doing last = area()->doing[step->thread];
+    return last.kind == STEP_FLUSH && last.pool == step->pool && last.offset == step->offset - LINE_BYTES;
+}
+
+/* Lines were flushed, each by a step, and this one has been the last. */
+static void flushed(program_self *me, pool_lines lines, bool on) {
+    const pool_range next = {lines.pool, lines.last * LINE_BYTES, 0};
+    me->flush_next = step_place(STEP_FLUSH, &next), me->flush_step = area()->steps + 1;
+    nature_flushed(me, lines, on);
+}
+
 static void flush_line(program_self *me, const program_step *step) {
     const int pool = step->pool;
     const int64_t line = step->offset / LINE_BYTES;
+    const pool_lines its = {pool, line, line + 1};
     const host_image *image = image_of(here.host, pool);
-    adversary *nature = &area()->natures[me->thread];
-    const thread_doing last = area()->doing[me->thread];
-    const bool on = last.kind == STEP_FLUSH && last.pool == pool && last.offset == step->offset - LINE_BYTES;
+    const bool on = flushes_on(step);
     image_find_stores(by_program(me), pool, line);
-    if (image_unannounced(here.host, pool, line)) silent_stores(me, (pool_lines){pool, line, line + 1});
+    if (image_unannounced(here.host, pool, line)) silent_stores(me, its);
     const bool dirty = image->cache.state[line] & DIRTY, present = image->cache.state[line] & PRESENT;
-    nature->card_lines = image->lines;
-    if (area()->options.nature) adversary_touched(nature, (window){pool, line, line + 1});
+    if (area()->options.nature) nature_touched(me, its, on);
     step_mix(step, dirty);
     if (dirty) turn_written(here.host);
     if (present && !dirty) note_dropped(me, pool, line);
@@ -193,10 +202,9 @@ static void flush_line(program_self *me, const program_step *step) {
     if (program_watcher_now && program_watcher_now->flush) program_watcher_now->flush(step, dirty, present);
     image_flush(by_program(me), pool, line, step->what == FLUSH_KEEP);
     const bool landed = step->what == FLUSH_DROP_ORDERED;
-    const pool_lines its = {pool, line, line + 1};
     if (landed) image_complete(by_program(me), its, true);
     list_add(landed ? &me->lingering : &me->flushed, its);
-    nature_posted(me, pool, line, on ? FLUSHED_ON : FLUSHED_FIRST);
+    flushed(me, its, on);
 }
 
 /* Go on to the next step of the same call, where its turn goes on: nobody can come in between. With --free, for a while. */
@@ -221,7 +229,8 @@ static bool things_break(void) {
 static int64_t flush_run(program_self *me, program_step step, pool_lines run) {
     program_area *a = area();
     const bool in_turns = !a->options.free_running;
-    if (a->options.nature || a->idle || step.what == FLUSH_DROP_ORDERED || things_break()) return run.first;
+    if ((a->options.nature && a->pages_hosts) || a->idle || step.what == FLUSH_DROP_ORDERED || things_break())
+        return run.first;
     const uint64_t left = in_turns ? 1 + turn_left(me->thread, true) : RUN_AT_ONCE;
     const int64_t most = left < RUN_MOST ? (int64_t)left : RUN_MOST;
     if (run.last - run.first > most) run.last = run.first + most;
@@ -229,7 +238,10 @@ static int64_t flush_run(program_self *me, program_step step, pool_lines run) {
         image_find_stores(by_program(me), run.pool, line);
     run.last = image_run(here.host, run, PRESENT | DIRTY, 0);
     if (run.first == run.last) return run.first;
+    const bool on = flushes_on(&step);
+    run.last = nature_stays_at(me, run, on);
     if (in_turns) run.last = run.first + 1 + turn_goes_on(me->thread, run.last - run.first - 1, true);
+    if (area()->options.nature) nature_touched(me, run, on);
     step_mix_flushes(&step, run.last - run.first);
     step.nbytes = (run.last - run.first) * LINE_BYTES;
     a->steps += (uint64_t)(run.last - run.first - 1), a->owed = 0;
@@ -238,6 +250,7 @@ static int64_t flush_run(program_self *me, program_step step, pool_lines run) {
     if (program_watcher_now && program_watcher_now->flush) program_watcher_now->flush(&step, true, true);
     image_flush_run(by_program(me), run, step.what == FLUSH_KEEP);
     list_add(&me->flushed, run);
+    flushed(me, run, on);
     return run.last;
 }
 

@@ -173,17 +173,45 @@ void nature_stored(const program_step *store, bool tears) {
     }
 }
 
+void nature_touched(program_self *me, pool_lines lines, bool on) {
+    adversary *nature = &area()->natures[me->thread];
+    nature->card_lines = image_of(here.host, lines.pool)->lines;
+    if (on) nature->touched[(nature->touches - 1) % LAPS].last = lines.last;
+    else adversary_touched(nature, (window){lines.pool, lines.first, lines.last});
+}
+
 /* A line was flushed, or stored past the cache: land it at once, every other time or by habit. Otherwise a missing fence
  * before it would hardly ever show, as the next step is often a fence. Now and then the thread stays behind here for as long
  * as others need to see the line; seldom within a message of many lines, as each time costs two changes of threads. */
-void nature_posted(program_self *me, int pool, int64_t line, enum posted how) {
-    if (!ever(LAND) || (how == STORED_PAST && area()->pages_hosts)) return;
-    const mover by = {here.host, (uint16_t)me->thread, BY_NATURE};
+enum landing { POSTED, LANDS, LANDS_AND_STAYS };
+
+static enum landing landing_of(uint64_t *state, int pool, int64_t line, bool on) {
     const enum habit habit = habit_of(here.host, pool, line, LAND);
-    const uint64_t drawn = splitmix(&area()->natures[me->thread].state);
-    if (habit == LAZY || (habit == AT_EASE && drawn & 1)) return;
-    if (how == STORED_PAST) posted_land(me, by, (pool_lines){pool, line, line + 1});
-    else image_nature(by, LAND, pool, line);
-    if (drawn >> 1 & (how == FLUSHED_ON ? SELDOM : OFTEN)) return;
-    turn_stay_behind(me->thread, STAYS_BEHIND);
+    const uint64_t drawn = splitmix(state);
+    if (habit == LAZY || (habit == AT_EASE && drawn & 1)) return POSTED;
+    return drawn >> 1 & (on ? SELDOM : OFTEN) ? LANDS : LANDS_AND_STAYS;
+}
+
+void nature_stored_past(program_self *me, int pool, int64_t line) {
+    if (!ever(LAND) || area()->pages_hosts) return;
+    const enum landing landing = landing_of(&area()->natures[me->thread].state, pool, line, false);
+    if (landing == POSTED) return;
+    posted_land(me, (mover){here.host, (uint16_t)me->thread, BY_NATURE}, (pool_lines){pool, line, line + 1});
+    if (landing == LANDS_AND_STAYS) turn_stay_behind(me->thread, STAYS_BEHIND);
+}
+
+void nature_flushed(program_self *me, pool_lines lines, bool on) {
+    const mover by = {here.host, (uint16_t)me->thread, BY_NATURE};
+    for (int64_t line = lines.first; ever(LAND) && line < lines.last; line++, on = true) {
+        const enum landing landing = landing_of(&area()->natures[me->thread].state, lines.pool, line, on);
+        if (landing != POSTED) image_nature(by, LAND, lines.pool, line);
+        if (landing == LANDS_AND_STAYS) turn_stay_behind(me->thread, STAYS_BEHIND);
+    }
+}
+
+int64_t nature_stays_at(const program_self *me, pool_lines lines, bool on) {
+    uint64_t state = area()->natures[me->thread].state;
+    for (int64_t line = lines.first; ever(LAND) && line < lines.last; line++, on = true)
+        if (landing_of(&state, lines.pool, line, on) == LANDS_AND_STAYS) return line + 1;
+    return lines.last;
 }

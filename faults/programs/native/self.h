@@ -44,6 +44,8 @@ typedef struct {
     int64_t nt_count, nt_room;
     const void *callers[CALLERS];
     uint32_t depth, spins, looks;
+    uint64_t flush_next,
+        flush_step; /* where it flushes next, and in which step, if it flushes one line behind another */
     uint64_t paused_at; /* how many steps had been made at its last PAUSE instruction */
     uint32_t failed; /* accesses that ended in a SIGBUS */
     uint32_t outside_looks; /* how often it has looked at the clock, or at input from outside */
@@ -161,9 +163,12 @@ bool nature_tears(
     const program_step
         *store); /* whether a line of a store that tears is to leave the cache in its middle; before it is told */
 void nature_stored(const program_step *store, bool tears);
-/* How a line was posted: by a store past the cache; by a flush; by a flush right behind that of the line before it. */
-enum posted { STORED_PAST, FLUSHED_FIRST, FLUSHED_ON };
-void nature_posted(program_self *me, int pool, int64_t line, enum posted how);
+/* A thread touches lines, at which nature's moves aim; `on`: it flushes them right behind the last ones. */
+void nature_touched(program_self *me, pool_lines lines, bool on);
+void nature_stored_past(program_self *me, int pool, int64_t line); /* the cache */
+void nature_flushed(program_self *me, pool_lines lines, bool on);
+/* Return where lines that are about to be flushed end, or the first one behind which the thread stays behind then. */
+int64_t nature_stays_at(const program_self *me, pool_lines lines, bool on);
 
 /* cycle.c: whether all threads go round in cycles, as this one's state shows at the step `at`: one call of the program may make many. */
 bool cycle_closes(program_self *me, uint64_t at);

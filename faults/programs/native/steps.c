@@ -265,6 +265,12 @@ static void look_for_hang(program_self *me, uint64_t at) {
     }
 }
 
+/* Whether a step flushes the line behind that of the step before, which was the same thread's: nature moves before and behind such rows.
+ * Amid one no other host could tell, as an early eviction is an arrival, and an early fetch one before the row. */
+static bool flushes_on(const program_self *me, uint64_t at) {
+    return at / LINE_BYTES == me->flush_next / LINE_BYTES && area()->steps == me->flush_step;
+}
+
 void step_counts(program_self *me, uint64_t at) {
     program_area *a = area();
     a->steps++;
@@ -273,7 +279,7 @@ void step_counts(program_self *me, uint64_t at) {
     else let_arrive();
     const bool still = a->options.every || a->steps - a->written >= a->options.idle_budget;
     if (still && !a->options.free_running) look_for_hang(me, at);
-    nature_between(me);
+    if (a->pages_hosts || !flushes_on(me, at)) nature_between(me);
     break_things();
     if (crash_now) crash_point_here(me->thread);
     if (a->options.crash_host >= 0 && a->steps == a->options.crash_step) {
