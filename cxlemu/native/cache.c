@@ -129,10 +129,20 @@ static void fetch_lines(card_cache *c, int64_t first, int64_t last) {
     }
 }
 
-/* Windows of one line, as programs flush and fetch them, have no runs to look for. */
+/* Windows of one line, as programs flush and fetch them, have no runs to look for; nor have those of a few. */
+enum { FEW_LINES = 4 };
+
+static void land_line(card_cache *c, int64_t line) {
+    if (!c->pending[line]) return;
+    put_lines(c, c->posted, line, line + 1);
+    THEN();
+    c->pending[line] = 0;
+}
 
 static void land(card_cache *c, int64_t first, int64_t last) {
-    if (last - first > 1 || (first < last && c->pending[first])) land_lines(c, first, last);
+    if (last - first > FEW_LINES) land_lines(c, first, last);
+    else
+        for (int64_t k = first; k < last; k++) land_line(c, k);
 }
 
 static void fetch(card_cache *c, int64_t first, int64_t last) {
@@ -252,6 +262,8 @@ void cache_complete(card_cache *c, int64_t first, int64_t last) {
     else
         for (int64_t k = first; k < last; k++) state[k] = state[k] < FLUSHED ? state[k] : 0;
 }
+
+void cache_land(card_cache *c, int64_t first, int64_t last) { land(c, first, last); }
 
 /* Put dirty lines into the pool at once: no host can tell that from posting a write-back that lands. */
 void cache_invalidate(card_cache *c, int64_t first, int64_t last) {

@@ -27,6 +27,7 @@ void cache_touch(card_cache *c, int64_t first, int64_t last, bool dirty);
 
 void cache_flush(card_cache *c, int64_t first, int64_t last, bool keep);
 void cache_complete(card_cache *c, int64_t first, int64_t last);
+void cache_land(card_cache *c, int64_t first, int64_t last); /* what is pending, in any state */
 void cache_invalidate(card_cache *c, int64_t first, int64_t last);
 void cache_push_doorbell(card_cache *c, int64_t line);
 void cache_fetch_doorbell(card_cache *c, int64_t line);

@@ -70,10 +70,8 @@ check_write *line_holds(check_line *line, check_write *got, uint64_t bytes) {
 }
 
 static bool holds(uint32_t words, uint32_t number) {
-    if (holds_one(words)) return (words & 15) == number;
-    for (int word = 0; word < LINE_WORDS; word++)
-        if (held(words, word) == number) return true;
-    return false;
+    const uint32_t others = words ^ all_held(number); /* 0 for each word that holds it */
+    return (others - UINT32_C(0x11111111)) & ~others & UINT32_C(0x88888888);
 }
 
 /* Whether the pool or some copy holds a write. */

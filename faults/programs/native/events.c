@@ -236,7 +236,7 @@ static int64_t flush_run(program_self *me, program_step step, pool_lines run) {
     if (run.last - run.first > most) run.last = run.first + most;
     for (int64_t line = run.first; in_pages(here.host) && line < run.last; line++)
         image_find_stores(by_program(me), run.pool, line);
-    run.last = image_run(here.host, run, PRESENT | DIRTY, 0);
+    run.last = image_run(here.host, run, PRESENT | DIRTY, NONE_PENDING);
     if (run.first == run.last) return run.first;
     const bool on = flushes_on(&step);
     run.last = nature_stays_at(me, run, on);

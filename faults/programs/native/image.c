@@ -46,16 +46,21 @@ static bool all_are(const uint8_t *at, uint8_t byte) {
     return word == byte * UINT64_C(0x0101010101010101);
 }
 
-int64_t image_run(int host, pool_lines lines, uint8_t state, uint8_t pending) {
+/* Whether lines of a host may move at once. */
+static bool together(int host, int pool) {
     const program_area *a = here.area;
-    const host_image *image = image_of(host, lines.pool);
     const bool watched = a->options.every || crash_now || a->invariant_count; /* each move by itself */
-    if (watched || damage_armed(image->cache.damage) || program_coherent_anywhere) return lines.first;
+    return !watched && !damage_armed(image_of(host, pool)->cache.damage) && !program_coherent_anywhere;
+}
+
+int64_t image_run(int host, pool_lines lines, uint8_t state, enum pending pending) {
+    const host_image *image = image_of(host, lines.pool);
+    if (!together(host, lines.pool)) return lines.first;
+    const uint8_t *states = image->cache.state, *pendings = image->cache.pending, its = pending == SOME_PENDING;
+    const bool any = pending == ANY_PENDING;
     int64_t end = lines.first;
-    while (end + 8 <= lines.last && all_are(image->cache.state + end, state) &&
-           all_are(image->cache.pending + end, pending))
-        end += 8;
-    while (end < lines.last && image->cache.state[end] == state && image->cache.pending[end] == pending) end++;
+    while (end + 8 <= lines.last && all_are(states + end, state) && (any || all_are(pendings + end, its))) end += 8;
+    while (end < lines.last && states[end] == state && (any || pendings[end] == its)) end++;
     int64_t told = lines.first;
     lines.last = end;
     if (end - told > 1 && memcmp(run_at(image->twin, lines), run_at(image->cache.data, lines), run_bytes(lines)) == 0)
@@ -92,14 +97,29 @@ static void drop_run(mover by, pool_lines run, bool hit) {
     if (in_pages(by.host)) fetch_run(by, run);
 }
 
-/* Complete a run of lines that were flushed and are pending. */
-static void complete_run(mover by, pool_lines run, bool lingers) {
+/* Report that those of these lines arrive that are pending; returns whether there are any. */
+static bool tell_arrivals(mover by, pool_lines run) {
+    const uint8_t *pending = image_of(by.host, run.pool)->cache.pending;
+    bool any = false;
+    for (int64_t at = run.first, end; at < run.last; at = end) {
+        for (end = at + 1; end + 8 <= run.last && all_are(pending + end, pending[at]);) end += 8;
+        while (end < run.last && pending[end] == pending[at]) end++;
+        if (!pending[at]) continue;
+        tell_lines(by, MOVE_LAND, (pool_lines){run.pool, at, end}, 0, LINE_BYTES, 0);
+        any = true;
+    }
+    if (any) rest_ends();
+    return any;
+}
+
+/* Complete a run of lines that were flushed; returns whether any is pending. */
+static bool complete_run(mover by, pool_lines run, bool lingers) {
     card_cache *c = &image_of(by.host, run.pool)->cache;
-    tell_lines(by, MOVE_LAND, run, 0, LINE_BYTES, 0);
-    rest_ends();
+    const bool lands = tell_arrivals(by, run);
     cache_complete(c, run.first, run.last);
     if (lingers) set_run(c, run, PRESENT | FLUSHED | LINGERS);
     else drop_run(by, run, false);
+    return lands;
 }
 
 void image_flush_run(mover by, pool_lines run, bool keep) {
@@ -181,7 +201,7 @@ static void bring(mover by, pool_lines lines, bool dirty) {
     if (lines.last > here.area->extent[lines.pool]) here.area->extent[lines.pool] = lines.last;
     const bool alike = !program_coherent_anywhere && !in_pages(by.host);
     for (int64_t k = lines.first, end; k < lines.last; k = end) {
-        end = c->state[k] ? k : image_run(by.host, (pool_lines){lines.pool, k, lines.last}, 0, 0);
+        end = c->state[k] ? k : image_run(by.host, (pool_lines){lines.pool, k, lines.last}, 0, NONE_PENDING);
         if (end > k) fetch_run(by, (pool_lines){lines.pool, k, end});
         if (end > k) continue;
         end = k + 1;
@@ -271,8 +291,9 @@ static bool complete(mover by, int pool, int64_t line, bool lingers) {
 bool image_complete(mover by, pool_lines lines, bool lingers) {
     bool lands = false;
     for (pool_lines run = lines; run.first < lines.last; run.first = run.last) {
-        run.last = image_run(by.host, (pool_lines){lines.pool, run.first, lines.last}, PRESENT | FLUSHED, 1);
-        if (run.last > run.first) complete_run(by, run, lingers), lands = true;
+        const pool_lines left = {lines.pool, run.first, lines.last};
+        run.last = image_run(by.host, left, PRESENT | FLUSHED, ANY_PENDING);
+        if (run.last > run.first) lands = complete_run(by, run, lingers) || lands;
         else lands = complete(by, run.pool, run.last++, lingers) || lands;
     }
     return lands;
@@ -292,7 +313,7 @@ void image_drop_lingering(mover by, pool_lines lines, bool hit) {
         image_find_stores(by, run.pool, run.first);
         run.last = run.first;
         if (state[run.first] == usual)
-            run.last = image_run(by.host, (pool_lines){lines.pool, run.first, lines.last}, usual, 0);
+            run.last = image_run(by.host, (pool_lines){lines.pool, run.first, lines.last}, usual, NONE_PENDING);
         if (run.last > run.first) drop_run(by, run, hit);
         else drop_lingering(by, run.pool, run.last++, hit);
     }
@@ -345,6 +366,32 @@ bool image_nature(mover by, enum action action, int pool, int64_t line) {
     told_line(by.host, pool, line);
     tell(by, kind, pool, line, 0, 0, 0);
     return true;
+}
+
+/* Return the end of a run, from the first of these lines on, that a move leaves as it is. */
+static int64_t unmoved(const card_cache *c, enum action action, pool_lines lines) {
+    int64_t end = lines.first;
+    while (end < lines.last && (!(c->state[end] & PRESENT) == (action == EVICT))) end++;
+    return end;
+}
+
+void image_nature_run(mover by, enum action action, pool_lines lines) {
+    card_cache *c = &image_of(by.host, lines.pool)->cache;
+    const bool at_once = !in_pages(by.host) && together(by.host, lines.pool);
+    if (action == LAND && at_once) {
+        if (tell_arrivals(by, lines)) cache_land(c, lines.first, lines.last);
+        return;
+    }
+    for (pool_lines run = lines; run.first < lines.last; run.first = run.last) {
+        if (at_once && (run.last = unmoved(c, action, (pool_lines){lines.pool, run.first, lines.last})) > run.first)
+            continue;
+        const uint8_t state = c->state[run.first];
+        run.last = lines.last;
+        run.last = at_once && !(state & DIRTY) ? image_run(by.host, run, state, NONE_PENDING) : run.first;
+        if (run.last == run.first) image_nature(by, action, run.pool, run.last++);
+        else if (action == EVICT) drop_run(by, run, false);
+        else fetch_run(by, run);
+    }
 }
 
 static int64_t pay(mover by) {

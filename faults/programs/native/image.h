@@ -34,7 +34,8 @@ void image_flush(mover by, int pool, int64_t line, bool keep);
 
 /* Return the end of the run of lines, from the first on, that are in one state, with all stores reported: they may move at
  * once. There is none where somebody has to see each line move by itself. */
-int64_t image_run(int host, pool_lines lines, uint8_t state, uint8_t pending);
+enum pending { NONE_PENDING, SOME_PENDING, ANY_PENDING }; /* any: some of them may be */
+int64_t image_run(int host, pool_lines lines, uint8_t state, enum pending pending);
 
 /* Flush such a run of dirty lines, of which nothing is pending. */
 void image_flush_run(mover by, pool_lines run, bool keep);
@@ -63,6 +64,7 @@ void image_land_nt(mover by, int pool, int64_t offset, const uint8_t *bytes, int
 
 /* Make a move of nature, of one line, where it is possible. */
 bool image_nature(mover by, enum action action, int pool, int64_t line);
+void image_nature_run(mover by, enum action action, pool_lines lines); /* of each of these lines */
 
 /* Let everything posted arrive, and flushed lines leave the caches, as nature must at some time. Returns how many lines
  * moved. */

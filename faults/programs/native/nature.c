@@ -54,9 +54,11 @@ static void draw(program_self *me, int thread) {
         adversary_aim(nature, actions[k], &move);
         const int pool = move.lines.card;
         if (move.lines.last > area()->extent[pool]) move.lines.last = area()->extent[pool];
-        for (int64_t line = move.lines.first; line < move.lines.last; line++)
-            if (move.among[line - move.lines.first] && habit_of(by.host, pool, line, move.action) != LAZY)
-                image_nature(by, move.action, pool, line);
+        int64_t from = move.lines.first;
+        for (int64_t line = from; line < move.lines.last; line++)
+            if (!move.among[line - move.lines.first] || habit_of(by.host, pool, line, move.action) == LAZY)
+                image_nature_run(by, move.action, (pool_lines){pool, from, line}), from = line + 1;
+        image_nature_run(by, move.action, (pool_lines){pool, from, move.lines.last});
         if (move.action != LAND || thread != me->thread) continue;
         for (int64_t line = move.lines.first; me->nt_count && line < move.lines.last; line++)
             if (habit_of(by.host, pool, line, LAND) != LAZY) posted_land(me, by, (pool_lines){pool, line, line + 1});
@@ -202,11 +204,14 @@ void nature_stored_past(program_self *me, int pool, int64_t line) {
 
 void nature_flushed(program_self *me, pool_lines lines, bool on) {
     const mover by = {here.host, (uint16_t)me->thread, BY_NATURE};
-    for (int64_t line = lines.first; ever(LAND) && line < lines.last; line++, on = true) {
+    int64_t from = lines.first;
+    if (!ever(LAND)) return;
+    for (int64_t line = from; line < lines.last; line++, on = true) {
         const enum landing landing = landing_of(&area()->natures[me->thread].state, lines.pool, line, on);
-        if (landing != POSTED) image_nature(by, LAND, lines.pool, line);
+        if (landing == POSTED) image_nature_run(by, LAND, (pool_lines){lines.pool, from, line}), from = line + 1;
         if (landing == LANDS_AND_STAYS) turn_stay_behind(me->thread, STAYS_BEHIND);
     }
+    image_nature_run(by, LAND, (pool_lines){lines.pool, from, lines.last});
 }
 
 int64_t nature_stays_at(const program_self *me, pool_lines lines, bool on) {
