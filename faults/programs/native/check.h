@@ -167,11 +167,20 @@ static inline bool line_is_last(const check_line *line, const check_write *last)
     return true;
 }
 
-/* Whether no other host has stored to a line; it may say no where that is so, too. */
+/* Whether no other host has stored to a line. */
 static inline bool line_alone(const check_line *line, int host) {
-    for (int k = 0; k < CHUNK_WRITES; k++)
-        if (line->write[k].time && line->write[k].host != host) return false;
-    return !line->more;
+    for (const check_line *chunk = line; chunk; chunk = chunk->more ? room_at(chunk->more) : NULL)
+        for (int k = 0; k < CHUNK_WRITES; k++)
+            if (chunk->write[k].time && chunk->write[k].host != host) return false;
+    return true;
+}
+
+/* Whether any store to a line went past the cache. */
+static inline bool line_has_nt(const check_line *line) {
+    unsigned states = line->write[0].state | line->write[1].state;
+    for (; __builtin_expect(line->more, 0); states |= line->write[0].state | line->write[1].state)
+        line = room_at(line->more);
+    return states & WRITE_NT;
 }
 
 uint32_t line_add(check_line *line); /* returns the number of a new write, all zeros */

@@ -159,7 +159,7 @@ static uint32_t add_to_any(check_line *line) {
 }
 
 uint32_t line_add(check_line *line) {
-    for (unsigned k = 0; !line->more && k < CHUNK_WRITES; k++) { /* mostly, two writes of all the line take turns */
+    for (unsigned k = 0; k < CHUNK_WRITES; k++) { /* mostly, two writes of all the line take turns */
         check_write *w = &line->write[k];
         const check_write *other = &line->write[1 - k];
         const bool stored_anew = other->time > w->time && written(other) == UINT64_MAX && !(other->state & WRITE_LOST);

@@ -147,7 +147,7 @@ void store_beside(const check_touch *t, unsigned words) {
 
 /* Note a store of a whole line that changes each of its words, as most of a copy are; false where it is none. */
 static bool store_whole(const check_touch *t, const uint8_t *before, const uint8_t *after) {
-    if (!is_whole(t) || (t->line->write[0].state | t->line->write[1].state) & WRITE_NT || t->line->more) return false;
+    if (!is_whole(t) || line_has_nt(t->line)) return false;
     for (int word = 0; word < LINE_WORDS; word++)
         if (is_same(before + word * WORD, after + word * WORD, WORD)) return false;
     store_beside(t, ALL_WORDS);
@@ -163,8 +163,7 @@ static bool store_whole(const check_touch *t, const uint8_t *before, const uint8
 
 /* A cached store waits for its thread's own non-temporal stores to the line. */
 static void land_own_nt(const check_touch *t) {
-    const check_line *line = t->line;
-    if (!line->more && !((line->write[0].state | line->write[1].state) & WRITE_NT)) return;
+    if (!line_has_nt(t->line)) return;
     EACH_WRITE(t->line, w)
     if (w->state & WRITE_NT && w->host == t->step->host && w->thread == t->step->thread) check_lands(w, t->step);
 }

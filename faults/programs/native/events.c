@@ -179,10 +179,10 @@ static bool flushes_on(const program_step *step) {
 }
 
 /* Lines were flushed, each by a step, and this one has been the last. */
-static void flushed(program_self *me, pool_lines lines, bool on) {
+static void flushed(program_self *me, pool_lines lines, posted_row row) {
     const pool_range next = {lines.pool, lines.last * LINE_BYTES, 0};
     me->flush_next = step_place(STEP_FLUSH, &next), me->flush_step = area()->steps + 1;
-    nature_flushed(me, lines, on);
+    nature_flushed(me, lines.pool, lines.first, row);
 }
 
 static void flush_line(program_self *me, const program_step *step) {
@@ -204,7 +204,7 @@ static void flush_line(program_self *me, const program_step *step) {
     const bool landed = step->what == FLUSH_DROP_ORDERED;
     if (landed) image_complete(by_program(me), its, true);
     list_add(landed ? &me->lingering : &me->flushed, its);
-    flushed(me, its, on);
+    flushed(me, its, nature_posts(me, its, on));
 }
 
 /* Go on to the next step of the same call, where its turn goes on: nobody can come in between. With --free, for a while. */
@@ -239,7 +239,8 @@ static int64_t flush_run(program_self *me, program_step step, pool_lines run) {
     run.last = image_run(here.host, run, PRESENT | DIRTY, NONE_PENDING);
     if (run.first == run.last) return run.first;
     const bool on = flushes_on(&step);
-    run.last = nature_stays_at(me, run, on);
+    const posted_row row = nature_posts(me, run, on);
+    run.last = row.last;
     if (in_turns) run.last = run.first + 1 + turn_goes_on(me->thread, run.last - run.first - 1, true);
     if (area()->options.nature) nature_touched(me, run, on);
     step_mix_flushes(&step, run.last - run.first);
@@ -250,7 +251,7 @@ static int64_t flush_run(program_self *me, program_step step, pool_lines run) {
     if (program_watcher_now && program_watcher_now->flush) program_watcher_now->flush(&step, true, true);
     image_flush_run(by_program(me), run, step.what == FLUSH_KEEP);
     list_add(&me->flushed, run);
-    flushed(me, run, on);
+    flushed(me, run, row);
     return run.last;
 }
 

@@ -182,41 +182,40 @@ void nature_touched(program_self *me, pool_lines lines, bool on) {
     else adversary_touched(nature, (window){lines.pool, lines.first, lines.last});
 }
 
-/* A line was flushed, or stored past the cache: land it at once, every other time or by habit. Otherwise a missing fence
- * before it would hardly ever show, as the next step is often a fence. Now and then the thread stays behind here for as long
+/* A line that is flushed, or stored past the cache, lands at once, every other time or by habit. Otherwise a missing fence
+ * before it would hardly ever show, as the next step is often a fence. Now and then the thread stays behind there for as long
  * as others need to see the line; seldom within a message of many lines, as each time costs two changes of threads. */
-enum landing { POSTED, LANDS, LANDS_AND_STAYS };
-
-static enum landing landing_of(uint64_t *state, int pool, int64_t line, bool on) {
-    const enum habit habit = habit_of(here.host, pool, line, LAND);
-    const uint64_t drawn = splitmix(state);
-    if (habit == LAZY || (habit == AT_EASE && drawn & 1)) return POSTED;
-    return drawn >> 1 & (on ? SELDOM : OFTEN) ? LANDS : LANDS_AND_STAYS;
+posted_row nature_posts(const program_self *me, pool_lines lines, bool on) {
+    adversary *nature = &area()->natures[me->thread];
+    posted_row row = {.last = lines.last};
+    if (!ever(LAND)) return row;
+    if (row.last - lines.first > ROW_LINES) row.last = lines.first + ROW_LINES;
+    for (int64_t line = lines.first; line < row.last; line++, on = true) {
+        const enum habit habit = habit_of(here.host, lines.pool, line, LAND);
+        const uint64_t drawn = splitmix(&nature->state);
+        const bool lands = (habit == AT_EASE && !(drawn & 1)) || habit == EAGER;
+        row.lands |= (uint64_t)lands << (line - lines.first);
+        row.stays = lands & !(drawn >> 1 & (on ? SELDOM : OFTEN));
+        if (row.stays) row.last = line + 1;
+    }
+    return row;
 }
 
 void nature_stored_past(program_self *me, int pool, int64_t line) {
-    if (!ever(LAND) || area()->pages_hosts) return;
-    const enum landing landing = landing_of(&area()->natures[me->thread].state, pool, line, false);
-    if (landing == POSTED) return;
-    posted_land(me, (mover){here.host, (uint16_t)me->thread, BY_NATURE}, (pool_lines){pool, line, line + 1});
-    if (landing == LANDS_AND_STAYS) turn_stay_behind(me->thread, STAYS_BEHIND);
+    const pool_lines its = {pool, line, line + 1};
+    if (area()->pages_hosts) return;
+    const posted_row row = nature_posts(me, its, false);
+    if (row.lands) posted_land(me, (mover){here.host, (uint16_t)me->thread, BY_NATURE}, its);
+    if (row.stays) turn_stay_behind(me->thread, STAYS_BEHIND);
 }
 
-void nature_flushed(program_self *me, pool_lines lines, bool on) {
+void nature_flushed(program_self *me, int pool, int64_t first, posted_row row) {
     const mover by = {here.host, (uint16_t)me->thread, BY_NATURE};
-    int64_t from = lines.first;
-    if (!ever(LAND)) return;
-    for (int64_t line = from; line < lines.last; line++, on = true) {
-        const enum landing landing = landing_of(&area()->natures[me->thread].state, lines.pool, line, on);
-        if (landing == POSTED) image_nature_run(by, LAND, (pool_lines){lines.pool, from, line}), from = line + 1;
-        if (landing == LANDS_AND_STAYS) turn_stay_behind(me->thread, STAYS_BEHIND);
+    while (row.lands) {
+        first += __builtin_ctzll(row.lands), row.lands >>= __builtin_ctzll(row.lands);
+        const int count = row.lands == UINT64_MAX ? ROW_LINES : __builtin_ctzll(~row.lands);
+        image_nature_run(by, LAND, (pool_lines){pool, first, first + count});
+        row.lands = count < ROW_LINES ? row.lands >> count : 0, first += count;
     }
-    image_nature_run(by, LAND, (pool_lines){lines.pool, from, lines.last});
-}
-
-int64_t nature_stays_at(const program_self *me, pool_lines lines, bool on) {
-    uint64_t state = area()->natures[me->thread].state;
-    for (int64_t line = lines.first; ever(LAND) && line < lines.last; line++, on = true)
-        if (landing_of(&state, lines.pool, line, on) == LANDS_AND_STAYS) return line + 1;
-    return lines.last;
+    if (row.stays) turn_stay_behind(me->thread, STAYS_BEHIND);
 }

@@ -166,9 +166,16 @@ void nature_stored(const program_step *store, bool tears);
 /* A thread touches lines, at which nature's moves aim; `on`: it flushes them right behind the last ones. */
 void nature_touched(program_self *me, pool_lines lines, bool on);
 void nature_stored_past(program_self *me, int pool, int64_t line); /* the cache */
-void nature_flushed(program_self *me, pool_lines lines, bool on);
-/* Return where lines that are about to be flushed end, or the first one behind which the thread stays behind then. */
-int64_t nature_stays_at(const program_self *me, pool_lines lines, bool on);
+/* What nature does behind a row of flushes: which of its lines land, as bits from the first one on, and whether the thread stays behind.
+ * The row ends where it does, or as ROW_LINES are drawn. */
+enum { ROW_LINES = 64 };
+typedef struct {
+    int64_t last;
+    uint64_t lands;
+    bool stays;
+} posted_row;
+posted_row nature_posts(const program_self *me, pool_lines lines, bool on); /* draws it */
+void nature_flushed(program_self *me, int pool, int64_t first, posted_row row);
 
 /* cycle.c: whether all threads go round in cycles, as this one's state shows at the step `at`: one call of the program may make many. */
 bool cycle_closes(program_self *me, uint64_t at);
