@@ -27,7 +27,7 @@ from faults.programs.run import run
 from tests.helpers import commands
 from tests.helpers.compilers import installed, use_compiler
 from tests.helpers.device_answers import ANSWERS, read_answers
-from tests.helpers.pool_programs import SOURCES, build
+from tests.helpers.pool_programs import SOURCES, build, ran
 from tests.helpers.tables import with_rows
 
 
@@ -209,6 +209,12 @@ def test_the_checker_keeps_256_bytes_of_a_line(name: str, others: int) -> None:
         lines = 6 if name == "queue" else 48
         assert result.watched_lines == lines if choice.seed is None else result.watched_lines >= lines
         assert result.watched_bytes <= 256 * result.watched_lines
+
+
+def test_lines_of_which_copies_were_torn_come_back_to_two_versions() -> None:
+    copies = build(SOURCES.parents[2] / "studies/benchmarks/programs.c")
+    result = ran(f"{copies} /dev/shm/copies copies 2000", RunChoice(1, 1), pool="/dev/shm/copies")
+    assert result.watched_bytes < 1.1 * 128 * result.watched_lines
 
 
 # --- threads and processes -----------------------------------------------------------------------------------------

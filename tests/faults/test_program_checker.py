@@ -510,6 +510,23 @@ def test_a_version_that_the_pool_holds_is_kept_when_all_of_its_line_is_stored_an
     assert s.found() == set()
 
 
+def test_one_of_many_versions_is_kept_as_long_as_the_pool_holds_it() -> None:
+    s = Stream("A", "B")
+    s.store("A", X, bytes([1]) * LINE)
+    s.publish("A", X)
+    for k in (2, 3):
+        s.store("A", X, bytes([k]) * LINE)
+    s.publish("A", X)
+    s.store("A", FLAG, 1)
+    s.publish("A", FLAG)
+    for k in (4, 5):
+        s.store("A", X, bytes([k]) * LINE)
+    heard(s)
+    s.invalidate("B", X)
+    assert s.load("B", X, LINE) == bytes([3]) * LINE
+    assert s.found() == set()
+
+
 def test_what_has_landed_does_not_land_again_with_a_store_beside_it() -> None:
     s = Stream("A", "B")
     s.store_nt("A", X, 1)

@@ -268,7 +268,7 @@ typedef struct {
 } check_node;
 
 typedef struct {
-    uint32_t used, free_node; /* in units of the room */
+    uint32_t used, free_node, free_chunk; /* in units of the room */
     uint32_t lines, chunks; /* how many lines were touched, and all of their chunks */
     uint32_t last_line; /* the line that was touched last, + 1 */
     uint8_t last_pool;

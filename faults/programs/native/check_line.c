@@ -27,9 +27,19 @@ void line_touched(int pool, int64_t number) {
     room->last_line = (uint32_t)number + 1, room->last_pool = (uint8_t)pool;
 }
 
+/* Return where a new chunk lies, all zeros; 0 where there is no room for one. */
+static uint32_t new_chunk(void) {
+    check_room *room = room_now();
+    const uint32_t again = room->free_chunk, at = again ? again : room_take(sizeof(check_line));
+    check_line *chunk = room_at(at);
+    if (again) room->free_chunk = chunk->more, chunk->more = 0;
+    room->chunks += at != 0;
+    return at;
+}
+
 /* Return the chunk after this one, which it may make; NULL where there is none, or no room for one. */
 static check_line *next_chunk(check_line *chunk, bool make) {
-    if (!chunk->more && make && (chunk->more = room_take(sizeof *chunk))) room_now()->chunks++;
+    if (!chunk->more && make) chunk->more = new_chunk();
     return chunk->more ? room_at(chunk->more) : NULL;
 }
 
@@ -104,6 +114,12 @@ static inline bool is_newest(const check_line *line, const check_write *w) {
     return bytes != 0;
 }
 
+/* Whether no write is here, or one that no copy holds and that is nowhere the newest. */
+static bool is_free(check_line *line, uint32_t number) {
+    const check_write *w = line_slot(line, number);
+    return !w->time || (!is_newest(line, w) && !is_held(line, number));
+}
+
 /* Whether a write can be forgotten: it is older than another one everywhere, and only caches of hosts that know of it hold it.
  * A load of it teaches its host nothing, and the bytes that the run began with stand for it, being older as well. */
 static bool is_settled(check_line *line, uint32_t number) {
@@ -127,14 +143,12 @@ static uint32_t first_settled(check_line *line) {
 
 bool line_is_full(check_line *line) {
     if (!line_write(line, WRITES)) return false;
-    for (uint32_t number = 1; number <= WRITES; number++) {
-        const check_write *w = line_write(line, number);
-        if (!w || (!is_newest(line, w) && !is_held(line, number))) return false;
-    }
+    for (uint32_t number = 1; number <= WRITES; number++)
+        if (is_free(line, number)) return false;
     return !first_settled(line);
 }
 
-/* Take the first of these: a free entry; one that no copy holds and that is nowhere the newest; from the second chunk on, one
+/* Take the first of these: a free entry; from the second chunk on, one
  * that is settled; one of a new chunk; the oldest. */
 static uint32_t add_to_any(check_line *line) {
     uint32_t number = 1, again = 0, when = UINT32_MAX;
@@ -142,7 +156,7 @@ static uint32_t add_to_any(check_line *line) {
     for (check_line *chunk = line; chunk && chunks < CHUNKS; chunk = next_chunk(chunk, chunks < CHUNKS)) {
         for (int k = 0; k < CHUNK_WRITES; k++, number++) {
             check_write *w = &chunk->write[k];
-            if (!w->time || (!is_newest(line, w) && !is_held(line, number))) {
+            if (is_free(line, number)) {
                 memset(w, 0, sizeof *w);
                 return number;
             }
@@ -158,12 +172,24 @@ static uint32_t add_to_any(check_line *line) {
     return again;
 }
 
+/* Give up a line's second chunk, if all that it keeps can be taken again. */
+static void shed(check_line *line) {
+    check_room *room = room_now();
+    check_line *chunk = room_at(line->more);
+    if (chunk->more || chunk->copy[0].host) return;
+    for (uint32_t number = CHUNK_WRITES + 1; number <= 2 * CHUNK_WRITES; number++)
+        if (!is_free(line, number)) return;
+    memset(chunk, 0, sizeof *chunk);
+    chunk->more = room->free_chunk, room->free_chunk = line->more, line->more = 0, room->chunks--;
+}
+
 uint32_t line_add(check_line *line) {
     for (unsigned k = 0; k < CHUNK_WRITES; k++) { /* mostly, two writes of all the line take turns */
         check_write *w = &line->write[k];
         const check_write *other = &line->write[1 - k];
         const bool stored_anew = other->time > w->time && written(other) == UINT64_MAX && !(other->state & WRITE_LOST);
         if (w->time && (!stored_anew || is_held(line, k + 1))) continue;
+        if (line->more) shed(line);
         memset(w, 0, sizeof *w);
         return k + 1;
     }
