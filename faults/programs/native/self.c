@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -108,11 +109,18 @@ static void thread_ends(void *round) {
 
 static void make_key(void) { pthread_key_create(&at_end, thread_ends); }
 
+/* Zeros in pages that are made where they are first used, which is in few of them. */
+static program_self *make_self(void) {
+    const long at = syscall(SYS_mmap, NULL, sizeof(program_self), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                            -1, 0L);
+    return at == -1 ? NULL : (program_self *)at;
+}
+
 void self_begin(int thread, int start_kind, int other) {
     program_area *a = here.area;
     const int process = start_kind == STEP_PROCESS_START ? new_process() : a->threads[other].process;
     if (thread < 0) thread = turn_new_thread(here.host, number_in("CXLEMU_PROGRAM_COMMAND"), process);
-    program_self *me = self ? self : calloc(1, sizeof *me);
+    program_self *me = self ? self : make_self();
     if (thread < 0 || !me) too_many_threads();
     program_thread *t = &a->threads[thread];
     t->pid = getpid(), t->tid = (int)syscall(SYS_gettid), t->process = (uint16_t)process;
@@ -170,6 +178,6 @@ void self_end(int end_kind) {
     self = NULL;
     cycle_thread(me, false);
     posted_free(me);
-    free(me);
+    syscall(SYS_munmap, me, sizeof *me);
     turn_without(thread, THREAD_ENDED);
 }
