@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "area.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -39,13 +40,27 @@ void *area_far_from_code(size_t nbytes) {
 REAL(int, open, const char *, int, ...)
 REAL(void *, mmap, void *, size_t, int, int, int, off_t)
 
+int area_open(const char *path, int flags) { return real_open()(path, flags | O_CLOEXEC, 0600); }
+
+/* The files that are mapped; the driver keeps the first ones open. */
+static struct mapped_file {
+    void *at;
+    size_t nbytes;
+    int file;
+} mapped[3 + PROGRAM_POOLS * (2 + 5 * PROGRAM_HOSTS)];
+static int mapped_count;
+
 static void *map_file(const char *path, size_t nbytes) {
-    const int file = real_open()(path, O_RDWR | O_CLOEXEC);
+    enum { OPEN_MOST = 64 };
+    const int file = area_open(path, O_RDWR);
     if (file < 0) return NULL;
     void *at = real_mmap()(area_far_from_code(nbytes), nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file,
                            0);
-    close(file);
-    return at == MAP_FAILED ? NULL : at;
+    const bool kept = at != MAP_FAILED && here.host == DRIVER && mapped_count < OPEN_MOST;
+    if (!kept) close(file);
+    if (at == MAP_FAILED) return NULL;
+    mapped[mapped_count++] = (struct mapped_file){at, nbytes, kept ? file : -1};
+    return at;
 }
 
 static bool attach_image(int host, int pool, uint8_t *bytes, uint8_t **parts[5]) {
@@ -116,36 +131,32 @@ bool area_attach(const char *folder, int host) {
     return ok;
 }
 
-/* Do something with each file that is mapped, the area last; returns whether all of it was done. */
-static bool with_files(bool (*with)(void *at, size_t nbytes)) {
-    const program_options *options = &here.area->options;
-    bool ok = true;
-#define WITH(at, nbytes) (ok = (!(at) || with((at), (size_t)(nbytes))) && ok)
-    for (int pool = 0; pool < options->pools; pool++) {
-        const int64_t capacity = options->capacity[pool], lines = capacity / LINE_BYTES;
-        for (int host = 0; host < options->hosts; host++) {
-            const host_image *image = image_of(host, pool);
-            if (host == 0) WITH(image->cache.pool, capacity);
-            WITH(image->cache.data, capacity), WITH(image->cache.posted, capacity), WITH(image->twin, capacity);
-            WITH(image->cache.state, lines), WITH(image->cache.pending, lines);
-        }
-        WITH(program_watcher_lines[pool], lines * WATCHER_LINE_BYTES);
+/* Overwrite what little there is in a file, as pages that stay cost the next run no new ones; give back more. */
+static bool empty(const struct mapped_file *its) {
+    enum { LITTLE = 1 << 18 };
+    off_t all = 0, to = 0;
+    while (its->file >= 0) {
+        const off_t from = lseek(its->file, to, SEEK_DATA);
+        if (from < 0) return errno == ENXIO;
+        to = lseek(its->file, from, SEEK_HOLE);
+        if ((all += to - from) > LITTLE) break;
+        memset((uint8_t *)its->at + from, 0, (size_t)(to - from));
     }
-    WITH(program_watcher_room, WATCHER_ROOM_BYTES);
-    WITH(record_now, sizeof *record_now), WITH(crash_now, sizeof *crash_now);
-    WITH(here.area, sizeof *here.area);
-#undef WITH
+    return madvise(its->at, its->nbytes, MADV_REMOVE) == 0;
+}
+
+bool area_empty(void) {
+    bool ok = here.area;
+    for (int k = 0; k < mapped_count; k++) ok = ok && empty(&mapped[k]);
     return ok;
 }
 
-static bool unmap(void *at, size_t nbytes) { return munmap(at, nbytes) == 0; }
-static bool empty(void *at, size_t nbytes) { return madvise(at, nbytes, MADV_REMOVE) == 0; }
-
-bool area_empty(void) { return here.area && with_files(empty); }
-
 void area_detach(void) {
+    for (; mapped_count; mapped_count--) {
+        munmap(mapped[mapped_count - 1].at, mapped[mapped_count - 1].nbytes);
+        if (mapped[mapped_count - 1].file >= 0) close(mapped[mapped_count - 1].file);
+    }
     if (!here.area) return;
-    with_files(unmap);
     memset(&here, 0, sizeof here);
     memset(program_watcher_lines, 0, sizeof program_watcher_lines);
     program_watcher_room = NULL, record_now = NULL, crash_now = NULL;

@@ -225,6 +225,9 @@ bool area_empty(void); /* let all bytes of these files be zeros; returns whether
  * the copies of its instructions have to lie. */
 void *area_far_from_code(size_t nbytes);
 
+/* Open a file that is no pool's by its name: no folder of its path is looked at. */
+int area_open(const char *path, int flags);
+
 /* Write the path of one of the run's files to `path`. */
 void area_path(char *path, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 

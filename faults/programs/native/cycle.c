@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #include <unwind.h>
@@ -195,7 +196,7 @@ static bool is_alone(void) {
 /* Copy memory; returns NULL where it is not all there. */
 static const uint8_t *copied(uintptr_t from, uintptr_t to, int *memory) {
     static uint8_t piece[PIECE];
-    if (*memory < 0) *memory = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/mem", O_RDONLY | O_CLOEXEC);
+    if (*memory < 0) *memory = area_open("/proc/self/mem", O_RDONLY);
     return syscall(SYS_pread64, *memory, piece, to - from, from) == (long)(to - from) ? piece : NULL;
 }
 
@@ -219,7 +220,7 @@ static bool is_stack_of_thread(uintptr_t from, uintptr_t to) {
 
 /* Read what the system says of this process; returns its length, 0 where it is too long or cannot be read. */
 static size_t read_own(const char *path, char *text, size_t room) {
-    const int file = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
+    const int file = area_open(path, O_RDONLY);
     size_t count = 0;
     long got = file < 0 ? -1 : 1;
     while (got > 0 && count < room - 1)
@@ -268,7 +269,7 @@ enum { READABLE = 1, WRITABLE = 2, EXECUTABLE = 4, SHARED = 8, OR_NEXT = 16 };
 /* Ask for one mapping after another; returns whether the system answers. */
 static bool ask_for_mappings(void) {
     mapping_query its = {.nbytes = sizeof its, .asked = READABLE | WRITABLE | OR_NEXT};
-    const int saved = errno, file = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    const int saved = errno, file = area_open("/proc/self/maps", O_RDONLY);
     for (; syscall(SYS_ioctl, file, QUERY_MAPPING, &its) == 0; its.at = its.to)
         if (!(its.flags & (EXECUTABLE | SHARED))) list_mapping(its.from, its.to);
     const bool all = errno == ENOENT; /* there is none behind the last one */
@@ -277,22 +278,40 @@ static bool ask_for_mappings(void) {
     return all;
 }
 
-static void read_mappings(void) {
+/* Read of all mappings where they lie, and what may be done there; returns whether there was room for them. */
+static bool each_mapping(void (*with)(uintptr_t from, uintptr_t to, const char *how)) {
     static char text[MAPS];
-    mappings_count = read_own("/proc/self/maps", text, sizeof text) ? 0 : -1;
-    for (char *line = text, *end; mappings_count >= 0 && (end = strchr(line, '\n')); line = end + 1) {
+    if (!read_own("/proc/self/maps", text, sizeof text)) return false;
+    for (char *line = text, *end; (end = strchr(line, '\n')); line = end + 1) {
         char *rest;
         const uintptr_t from = strtoul(line, &rest, 16), to = strtoul(rest + 1, &rest, 16);
-        if (strncmp(rest, " rw-p", 5) == 0) list_mapping(from, to);
+        *end = 0, with(from, to, rest + 1);
     }
+    return true;
 }
+
+static void list_private(uintptr_t from, uintptr_t to, const char *how) {
+    if (strncmp(how, "rw-p", 4) == 0) list_mapping(from, to);
+}
+
+static void fetch_small(uintptr_t from, uintptr_t to, const char *how) {
+    enum { MOST = 2 << 20 };
+    if (to - from > MOST || how[0] != 'r' || how[3] != 'p' || strstr(how, "[v")) return; /* [vdso] is the system's */
+    const int memory = area_open("/proc/self/mem", O_RDWR);
+    syscall(SYS_madvise, from, to - from, MADV_POPULATE_READ);
+    syscall(SYS_pwrite64, memory, from, 1L, from);
+    if (memory >= 0) syscall(SYS_close, memory);
+}
+
+/* A fork inherits the pages of a mapping only where the system looks after copies of them: since a byte was written there. */
+void memory_ahead(void) { each_mapping(fetch_small); }
 
 /* List them; returns whether they are the same as before. */
 static bool list_mappings(void) {
     const uint64_t before = mappings_hash;
     mappings_pages = pages_mapped();
     mappings_count = 0;
-    if (!ask_for_mappings()) read_mappings();
+    if (!ask_for_mappings() && !each_mapping(list_private)) mappings_count = -1;
     const size_t nbytes = mappings_count > 0 ? (size_t)mappings_count * sizeof *mappings : 0;
     mappings_hash = mixed_bytes(mixed((uint64_t)mappings_count, mappings_pages), (const uint8_t *)mappings, nbytes);
     return mappings_hash == before;

@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static void tell_lines(mover by, int kind, pool_lines lines, int first, int count, uint64_t store) {
@@ -434,10 +435,11 @@ void image_mapped(int pool, int64_t first, int64_t last) {
     char path[2 * PROGRAM_PATH];
     card_cache *c = &image_of(here.host, pool)->cache;
     area_path(path, sizeof path, "pool-%d", pool);
-    const int file = open(path, O_RDONLY | O_CLOEXEC);
+    const int file = area_open(path, O_RDONLY);
     const off_t limit = last * LINE_BYTES;
-    for (off_t end = first * LINE_BYTES, at; file >= 0 && end < limit && (at = lseek(file, end, SEEK_DATA)) >= 0;) {
-        end = lseek(file, at, SEEK_HOLE);
+    for (off_t end = first * LINE_BYTES, at;
+         file >= 0 && end < limit && (at = (off_t)syscall(SYS_lseek, file, end, SEEK_DATA)) >= 0;) {
+        end = (off_t)syscall(SYS_lseek, file, at, SEEK_HOLE);
         for (int64_t k = at / LINE_BYTES; k < end / LINE_BYTES && k < last; k++) {
             if (!c->state[k] && !c->pending[k]) renew(here.host, pool, k);
         }

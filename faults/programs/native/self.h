@@ -185,6 +185,7 @@ void cycle_round(
     const program_self
         *me); /* in a search, behind a step that only looked: so will the next one, until something is stored */
 uint64_t timers_left(void); /* threads.c: until this process's timers end, in some unit */
+void memory_ahead(void); /* fetch what forks of this process need, so that each need not */
 void cycle_thread(program_self *me, bool begins); /* a thread takes part from here on, or no longer */
 
 /* signals.c: send this thread the signals again that came in the middle of its step, which has ended. */

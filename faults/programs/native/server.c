@@ -66,7 +66,7 @@ static void become(request *its, int driver) {
     strcpy(getenv("CXLEMU_PROGRAM_THREAD"), its->thread);
     environment_keep();
     area_path(path, sizeof path, "output-%s", getenv("CXLEMU_PROGRAM_COMMAND"));
-    const int output = (int)syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    const int output = area_open(path, O_WRONLY | O_CREAT | O_TRUNC);
     if (output < 0) _exit(2);
     dup2(output, STDOUT_FILENO), dup2(output, STDERR_FILENO);
     syscall(SYS_close, output);
@@ -92,6 +92,7 @@ __attribute__((constructor)) static void serve(void) {
     if (!area_attach(getenv("CXLEMU_PROGRAM_RUN"), atoi(getenv("CXLEMU_PROGRAM_HOST")))) _exit(2);
     if (!answer(driver, why, 0) || why != READY) _exit(0);
     server = getpid();
+    memory_ahead();
     while (true) {
         const pid_t child = fork();
         if (child == 0) {

@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "self.h"
@@ -57,9 +58,9 @@ void silent_stores(program_self *me, pool_lines lines) {
 /* Look for stores to those lines of a pool whose bytes lie in this file. */
 static void silent_stores_in(program_self *me, int pool, const char *path, bool coherent) {
     KEEPS_ERRNO;
-    const int file = open(path, O_RDONLY | O_CLOEXEC);
-    for (off_t end = 0, at; file >= 0 && (at = lseek(file, end, SEEK_DATA)) >= 0;) {
-        end = lseek(file, at, SEEK_HOLE);
+    const int file = area_open(path, O_RDONLY);
+    for (off_t end = 0, at; file >= 0 && (at = (off_t)syscall(SYS_lseek, file, end, SEEK_DATA)) >= 0;) {
+        end = (off_t)syscall(SYS_lseek, file, at, SEEK_HOLE);
         for (int64_t line = at / LINE_BYTES; line < end / LINE_BYTES; line++)
             if (is_coherent(pool, line) == coherent) silent_stores(me, (pool_lines){pool, line, line + 1});
     }
