@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from faults.programs.turns import CRASH, LOSE, POISON, TEARS
 
 EVICT, FETCH, LAND = range(3)  # enum action of cxlemu/native/adversary.h
+EVICTIONS = frozenset((EVICT, *TEARS))
 
 Line = tuple[int, int]  # a pool and its line
 # EVICT, FETCH, LAND or one of TEARS; host, pool, line. Or CRASH, host, 0, 0; POISON, 0, pool, line; LOSE, 0, pool, 0.
@@ -70,7 +71,7 @@ class RunEvent:
     @property
     def evicts(self) -> bool:
         """Whether a line leaves a cache by chance, before a store or in its middle."""
-        return not isinstance(self.actor, int) and self.actor[0] in (EVICT, *TEARS) and not self.owed
+        return not isinstance(self.actor, int) and self.actor[0] in EVICTIONS and not self.owed
 
     def breaks(self, lines: Iterable[Line]) -> bool:
         """Say whether it damages any of these lines."""
@@ -202,7 +203,7 @@ class EventOrder:
         if host in self._crashed:
             firm.add(self._crashed[host])
         thread = isinstance(actor, int)
-        if event.crashes or event.damages:
+        if not isinstance(actor, int) and actor[0] in (CRASH, POISON, LOSE):
             earlier = [(k, its) for k, its in enumerate(events) if its is not event]
             if event.crashes:
                 loose.update(k for k, its in earlier if its.host == host and its.leaves)

@@ -111,6 +111,7 @@ _STATE = (
     *("_now", "_order", "_enabled", "_rounds", "_stay", "_repeats"),
 )
 EVENTS_MOST = 1 << 17  # whose orders take a gigabyte
+_LOOKED_AT = 16  # steps, between two looks at the time
 _APART_LEAST, _MARKS = 16, 16  # how many steps lie between two marks, and how many marks a run has
 
 
@@ -175,7 +176,8 @@ class _Reader:
         """Read the run, but what it begins with as the last one that was read."""
         apart = max(_APART_LEAST, len(self._owners) // _MARKS)
         for number in range(self._go_on_from(last) if last else 0, len(self._owners)):
-            in_time()
+            if number % _LOOKED_AT == 0:
+                in_time()
             if len(self._events) >= EVENTS_MOST:
                 complete = False
                 break
@@ -227,7 +229,7 @@ class _Reader:
             if event.ends and isinstance(event.actor, int):
                 self._alive.discard(event.actor)
                 self._now = None
-            if event.crashes:
+            if self._crashes and event.crashes:
                 self._dead = {thread for thread in self._alive if self._hosts[thread] == event.host}
                 self._alive -= self._dead
                 self._now = None

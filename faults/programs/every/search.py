@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 from faults.programs.every.events import EVICT, FETCH, Actor, Line, Move, RunEvent, Trace
 from faults.programs.turns import MOVE_TURNS, TEARS, steps_of
 
+LOOKED_AT = 16  # events, between two looks at the time
 Turns = tuple[tuple[int, int], ...]
 Ran = TypeVar("Ran")
 
@@ -93,6 +94,7 @@ class EverySearch(Generic[Ran]):
         self._run, self._bound, self._evictions, self._reduced = run, preemptions, evictions, reduced
         self._in_time = in_time
         self.places: list[TriedPlace] = []
+        self._evicted = 0  # how many events lie before all evictions that are still to be tried
         self.executions = 0  # those that differ
         self.faults = 0  # executions in which something breaks
         self.repeated = 0  # runs that showed nothing new
@@ -134,7 +136,8 @@ class EverySearch(Generic[Ran]):
     def following(self) -> Turns | None:
         """Write the turns of the run behind the one that is being made, if that shows nothing more to try."""
         for k in reversed(range(len(self.places))):
-            left = self._left(self.places[k])[k == len(self.places) - 1 :]
+            place = self.places[k]
+            left = self._left(place)[k == len(self.places) - 1 :]
             if left:
                 return self._turns(k, left[0])
         return None
@@ -147,7 +150,7 @@ class EverySearch(Generic[Ran]):
         return branch.turns
 
     def _left(self, place: TriedPlace) -> list[Branch]:
-        return [
+        return place.todo and [
             branch
             for branch in place.todo
             if branch.actor not in place.asleep
@@ -170,6 +173,7 @@ class EverySearch(Generic[Ran]):
     def _explored(self, branch: Branch | None) -> Ran:
         """Do so; no place changes before the run's end."""
         begun, lead = _events_of(self.places[:-1]), branch.first_way() if branch else []
+        self._evicted = min(self._evicted, len(begun))
         turns = self._turns(len(self.places) - 1, branch) if branch else ()
         result, trace = self._run(turns, steps_of(turns))
         self.incomplete += not trace.complete
@@ -339,25 +343,30 @@ class EverySearch(Generic[Ran]):
 
         An old line that was flushed leaves in any case, if not before this look then behind it: that is no chance.
         """
-        events = trace.events
-        uses: dict[Line, list[tuple[int, RunEvent]]] = {}
-        arrivals: dict[Line, list[tuple[int, RunEvent]]] = {}
+        events, known = trace.events, self._evicted
+        Uses = dict[Line, list[tuple[int, RunEvent]]]
+        uses, new_uses, arrivals, new_arrivals = Uses(), Uses(), Uses(), Uses()  # new: behind what is known
         flushes: dict[tuple[int, Line], list[int]] = {}  # by host and line
         for n, event in enumerate(events):
             for line in event.flushed:
                 flushes.setdefault((event.host, line), []).append(n)
-            for line in event.fetched | event.arrived:
-                uses.setdefault(line, []).append((n, event))
-            for line in event.arrived:
-                arrivals.setdefault(line, []).append((n, event))
+            if event.fetched or event.arrived:
+                for into in (uses, new_uses)[: 1 + (n >= known)]:
+                    for line in event.fetched | event.arrived:
+                        into.setdefault(line, []).append((n, event))
+                for into in (arrivals, new_arrivals)[: 1 + (n >= known)]:
+                    for line in event.arrived:
+                        into.setdefault(line, []).append((n, event))
         fetched: dict[tuple[int, Line], int] = {}  # by host and line: the last fetch up to here
         leaving: set[tuple[int, Line]] = set()  # flushed, and neither fetched again nor stored to
         for k, event in enumerate(events[:-1]):
-            self._in_time()
-            host, before = event.host, event.before
-            for line in event.stored if isinstance(event.actor, int) else ():
+            host, before, steps = event.host, event.before, isinstance(event.actor, int)
+            users, those = (uses, arrivals) if k >= known else (new_uses, new_arrivals)
+            if k % LOOKED_AT == 0:
+                self._in_time()
+            for line in event.stored if steps else ():
                 seen = sum(1 << n for n, e in arrivals.get(line, ()) if e.host == host and e.before >> k & 1)
-                looks = [(n, e) for n, e in uses.get(line, ()) if e.host != host and not before >> n & 1]
+                looks = [(n, e) for n, e in users.get(line, ()) if e.host != host and not before >> n & 1]
                 looks += [(n, e) for n, e in trace.rounds if e.host != host and line in e.fetched | e.arrived]
                 flush = next((n for n in flushes.get((host, line), ()) if n > k), len(events))
                 for n, e in looks:
@@ -367,19 +376,25 @@ class EverySearch(Generic[Ran]):
                                 self._try_eviction(offset, (EVICT, host, *line))
                         for tear in TEARS if line in event.torn else ():
                             self._try_eviction(k + 1, (tear, host, *line))
-            leaving -= {(host, line) for line in event.fetched}
-            for line in event.old | (event.cached - event.stored) if isinstance(event.actor, int) else ():
-                if (host, line) in leaving and line not in event.old:
-                    continue  # a fence: nobody looks
-                last = fetched.get((host, line))
-                others = [(n, e) for n, e in arrivals.get(line, ()) if e.host != host and not e.before >> k & 1]
+            if event.fetched:
+                leaving -= {(host, line) for line in event.fetched}
+            for line in event.old | (event.cached - event.stored) if steps else ():
                 owed = line in event.old
-                if owed and self._evictions:  # what another host has stored may arrive by chance
-                    others += [(k, e) for e in events if e.host != host and line in e.stored and not e.before >> k & 1]
-                if last is not None and any(not events[last].before >> n & 1 for n, _ in others):
+                last = fetched.get((host, line))
+                if last is None or ((host, line) in leaving and not owed):
+                    continue  # it is as new as it can be; or a fence: nobody looks
+                lasts, beside = events[last].before, those.get(line, ())
+                late = any(e.host != host and not (lasts >> n | e.before >> k) & 1 for n, e in beside)
+                if owed and self._evictions and not late:  # what another host has stored may arrive by chance
+                    late = any(line in e.stored and e.host != host and not e.before >> k & 1 for e in events)
+                if late:
                     self._try_eviction(k, (EVICT, host, *line), owed=owed)
-            fetched |= {(host, line): k for line in event.fetched}
-            leaving = (leaving - {(host, line) for line in event.stored}) | {(host, line) for line in event.flushed}
+            if event.fetched:
+                fetched |= {(host, line): k for line in event.fetched}
+            if event.stored or event.flushed:
+                leaving -= {(host, line) for line in event.stored}
+                leaving |= {(host, line) for line in event.flushed}
+        self._evicted = len(events) - 1
 
     def _try_eviction(self, offset: int, actor: Actor, *, owed: bool = False) -> None:
         if offset < len(self.places) and (owed or self.places[offset].evictions < self._evictions):
