@@ -262,9 +262,9 @@ class RunProcesses:
         asked |= code == -signal.SIGBUS and self._breaks and self._setting.commands[number].stage < self._last
         text = ""
         with contextlib.suppress(FileNotFoundError):  # it was killed before it began
-            if not self._setting.show:
+            if not self._setting.show and (size := self._output(number).stat().st_size):
                 with self._output(number).open("rb", buffering=0) as file:
-                    file.seek(max(0, os.fstat(file.fileno()).st_size - OUTPUT_BYTES_MAX))
+                    file.seek(max(0, size - OUTPUT_BYTES_MAX))
                     text = file.read(OUTPUT_BYTES_MAX).decode(errors="replace")
         return Exit(number, code, asked, text)
 
