@@ -115,6 +115,12 @@ def test_nor_does_it_where_lines_that_were_flushed_linger(litmus: Path, seed: in
 def test_a_line_that_was_fetched_before_its_flush_may_still_be_old_behind_it(litmus: Path) -> None:
     assert outcomes(litmus, "f:0 l:0 l:0 x : g:0:1", evictions=0) == {"00", "01", "11"}
     assert outcomes(litmus, "f:0 x l:0 l:0 : g:0:1", evictions=0) == {"00", "11"}
+    assert outcomes(litmus, "I:0 l:0 l:0 x : g:0:1", evictions=0) == {"00", "01", "11"}
+
+
+def test_so_it_may_where_its_host_has_waited_before(litmus: Path) -> None:
+    words = "v:128:1 g:0:1 g:64:1 : g:128:1 v:0:1 I:64 l:64 l:64 x"
+    assert outcomes(litmus, words, evictions=0) == {"00", "01", "11"}
 
 
 def test_a_line_that_only_a_round_left_out_has_fetched_does_not_leave(litmus: Path) -> None:
@@ -135,11 +141,11 @@ def test_a_look_at_what_keeps_a_host_waiting_may_have_come_earlier(
 
     monkeypatch.setattr(EverySearch, "_let_come_first", counted)
     found, executions = verdicts(setting(litmus, "s:64:2 i:64 : z:64"))
-    assert {ending for _, ending, _ in found} == {RunEnding.ENDED, RunEnding.NO_PROGRESS} and executions == 2
-    assert rounds == 1
+    assert {ending for _, ending, _ in found} == {RunEnding.ENDED, RunEnding.NO_PROGRESS} and executions == 5
+    assert rounds == 3
 
 
-LOOKS = [("z:0 : g:0:1 g:0:0", 7), ("y:0:1 : g:64:2 g:0:2", 6), ("G:128:1 g:0:2 : v:128:1 w:0:1", 6)]
+LOOKS = [("z:0 : g:0:1 g:0:0", 36), ("y:0:1 : g:64:2 g:0:2", 6), ("G:128:1 g:0:2 : v:128:1 w:0:1", 26)]
 
 
 @pytest.mark.parametrize(("words", "executions"), LOOKS)
@@ -285,10 +291,57 @@ int main(int count, char **words) {
 """
 
 
-def test_a_thread_leaves_its_cycle_when_it_restores_the_memory_in_which_it_waited(tmp_path: Path) -> None:
-    """It is at another place of the program by then. The search is not over within its budget."""
-    (tmp_path / "answers.c").write_text(ANSWERS)
-    program = build(tmp_path / "answers.c", "-O1", "-I", str(EXAMPLES), "-pthread")
+COUNTS = """#include "pool.h"
+#include <pthread.h>
+static volatile int shown, done;
+static void *other(void *none) {
+    for (int left = 3; left; left--) {
+        while (!shown) {}
+#ifdef ANSWERS
+        shown = 0;
+#else
+        while (shown) {}
+#endif
+    }
+    done = 1;
+    return none;
+}
+int main(int count, char **words) {
+    volatile uint64_t *it = map_pool("/dev/shm/answers", 4096);
+    pthread_t thread;
+    if (count == 1) {
+        while (!*it) refresh(it, 8);
+        return 0;
+    }
+    pthread_create(&thread, 0, other, 0);
+    while (!done) {
+        shown = 1;
+        (void)it[8];
+#ifdef ANSWERS
+        while (shown) {}
+#else
+        shown = 0;
+        (void)it[8];
+#endif
+    }
+    pthread_join(thread, 0);
+    *it = 1, publish(it, 8);
+    return 0;
+}
+"""
+PRIVATE = {
+    "one restores the memory in which it waited, at another place of the program": (ANSWERS, "-O1"),
+    "one counts in its own stack what the other one asks": (COUNTS, "-DANSWERS"),
+    "one sees the other's memory only amid its rounds": (COUNTS, "-DSHOWS"),
+}
+
+
+@pytest.mark.parametrize("what", PRIVATE)
+def test_threads_that_share_private_memory_are_not_called_hung_while_they_may_go_on(tmp_path: Path, what: str) -> None:
+    """The search is not over within its budget."""
+    source, flag = PRIVATE[what]
+    (tmp_path / "answers.c").write_text(source)
+    program = build(tmp_path / "answers.c", flag, "-I", str(EXAMPLES), "-pthread")
     given = ("--budget", "1s", "--", str(program), "asks", ":", str(program))
     result = invoke("--pool", "/dev/shm/answers", *given)
     assert result.exit_code in (0, 3) and "the programs hang" not in result.output, result.output

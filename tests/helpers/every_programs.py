@@ -23,6 +23,7 @@ from tests.helpers.pool_programs import build
 POOL = "/dev/shm/every"
 MOST = 150  # executions of an unreduced search; a program that takes more is made shorter
 OPERATIONS = "ssgggllllifxknwz"  # as litmus.c has them
+FLUSHES = "ssgllllIIfx"  # of which some leave a line where it is up to a fence
 Verdicts = set[tuple[str, object, bool]]
 
 
@@ -118,7 +119,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wrong = 0
     with ProcessPoolExecutor(its.workers) as pool:
         litmus = build("litmus.c")
-        for future in as_completed(pool.submit(compared, litmus, its.first + k) for k in range(its.programs)):
+        for future in as_completed(
+            pool.submit(compared, litmus, its.first + k, None, OPERATIONS if k % 3 else FLUSHES)
+            for k in range(its.programs)
+        ):
             if isinstance(error := future.exception(), AssertionError):
                 print(error, flush=True)
                 wrong += 1

@@ -27,7 +27,7 @@ _MOVE_FETCH, _MOVE_FETCH_POSTED, _MOVE_POST, _MOVE_LAND, _MOVE_WRITE_BACK, _MOVE
     33, 41
 )
 _MOVE_FAILED = 42
-_FLUSH_ORDERED, _FLUSH_KEEP = 2, 3
+_FLUSH_KEEP = 3
 _FENCE_STORES, _FENCE_LOADS = 1, 2
 _BY_NATURE = 2
 _NO_HOST = -1
@@ -106,8 +106,8 @@ def holds_nt(record: tuple[int, bytes]) -> bool:
 
 # What a reader knows of the run up to some step. Everything else of it is known before.
 _STATE = (
-    *("_flushed", "_lingering", "_leaving", "_pending", "_in_rounds", "_left"),
-    *("_dead", "_alive", "_waits", "_polling", "_ordinals", "_makers"),
+    *("_flushed", "_lingering", "_leaving", "_pending", "_in_rounds", "_gone", "_left"),
+    *("_dead", "_alive", "_waits", "_ordinals", "_makers"),
     *("_now", "_order", "_enabled", "_rounds", "_stay", "_repeats"),
 )
 EVENTS_MOST = 1 << 17  # whose orders take a gigabyte
@@ -152,12 +152,12 @@ class _Reader:
         self._leaving: dict[tuple[int, int, int], int] = {}
         self._pending: set[tuple[int, int, int]] = set()  # hosts and lines
         self._in_rounds: set[tuple[int, int, int]] = set()  # hosts and lines that only a round left out has fetched
+        self._gone: set[tuple[int, int, int]] = set()  # those that only such a round has let leave
         self._left = _LeftLines()
         self._crashes = crash_in([owner for owner in owners if not isinstance(owner, int)]) is not None
         self._dead: set[int] = set()  # threads of a host that has crashed
         self._alive: set[int] = set()
         self._waits: dict[int, frozenset[Line]] = {}  # threads in cycles, and the lines that they look at
-        self._polling: set[int] = set()  # hosts with a thread that has gone round in a cycle
         self._ordinals: dict[int, int] = {}
         self._makers: dict[Actor, int] = {}
         self._stay: set[int] = set()  # threads that make no further step in this run
@@ -238,7 +238,6 @@ class _Reader:
             self._alive.add(born.thread)
             self._makers[born.thread] = len(self._events)
         for cycle in cycles:
-            self._polling.add(cycle.host)
             if cycle.what in (_STAYS, _REPEATS):
                 self._stay.add(cycle.thread)
                 self._repeats |= cycle.what == _REPEATS
@@ -324,7 +323,14 @@ class _Reader:
             return
         if number in self._in_cycle:
             self._note_flushes(owner, entries)
-            self._in_rounds |= {(m.host, m.pool, m.line) for m in moves if m.kind in (_MOVE_FETCH, _MOVE_FETCH_POSTED)}
+            for move in moves:  # a line that was there before leaves and comes back
+                line = {(move.host, move.pool, move.line)}
+                if move.kind in (_MOVE_FETCH, _MOVE_FETCH_POSTED):
+                    self._in_rounds |= line - self._gone
+                    self._gone -= line
+                elif move.kind == _MOVE_DROP:
+                    self._gone |= line - self._in_rounds
+                    self._in_rounds -= line
             return
         ordinal = self._ordinals[owner] = self._ordinals.get(owner, -1) + 1
         event = RunEvent(owner, self._hosts.get(owner, 0), number=number)
@@ -375,7 +381,10 @@ class _Reader:
             )
         elif entry.kind == _MOVE_DROP and offset in self._in_rounds:
             self._in_rounds.discard(offset)  # in the events that are left the line is not there to leave
-        elif entry.kind == _MOVE_DROP and not (self._events and self._events[-1].number == number):
+        elif entry.kind == _MOVE_DROP and not any(
+            its.number == number and (isinstance(its.actor, int) or its.actor[1:] == offset)
+            for its in self._events[-1:]  # of which it is a part
+        ):
             yield RunEvent((EVICT, *offset), entry.host, cached=lines, number=number, stores=True)
 
     def _note_flushes(self, thread: int, entries: Iterable[_Entry]) -> tuple[set[Line], set[Line]]:
@@ -447,7 +456,7 @@ class _Reader:
             if entry.kind == _FLUSH and entry.what != _FLUSH_KEEP:
                 self._leaving[key] = len(self._events)
                 event.flushed |= {line}
-                if entry.what != _FLUSH_ORDERED and entry.host not in self._polling:
+                if not entry.cause:
                     event.linger |= {line}
             elif entry.kind in (_LOAD, _STORE, _RMW) and key in self._leaving:
                 event.old |= {line}

@@ -423,11 +423,29 @@ void cycle_round(const program_self *me) {
     record_cycle(me->thread, a->steps - 1);
 }
 
+/* Mix into a thread's state those in which the others of its process came to their steps: one may count its rounds by itself. */
+static uint64_t with_siblings(uint64_t all, int thread) {
+    const program_area *a = here.area;
+    for (int k = 0; k < a->thread_count; k++)
+        if (k != thread && a->threads[k].process == a->threads[thread].process && !is_over(k))
+            all = mixed(all, a->cycles[k].own);
+    return all;
+}
+
+/* Whether a thread's process had the same memory at all steps of a round since a state of its past: a thread that shares it might have
+ * seen another one in between. */
+static bool only_looked(const program_self *me, int since) {
+    for (int k = 0; !turn_alone(me->thread) && k < me->past_count; k++)
+        if (me->past[k].step > me->past[since].step && me->past[k].memory != me->past[since].memory) return false;
+    return true;
+}
+
 /* Compares a thread's states at its steps with those before, since somebody stored: with each of the first ones, as each round that is made
  * before its cycle is seen has events to be tried in other orders; then with one after 1, 2, 4, ... more steps (Brent). */
 void cycle_fold(program_self *me, uint64_t at) {
     program_area *a = here.area;
     thread_cycle *its = &a->cycles[me->thread];
+    if (its->since != a->written) its->own = a->steps; /* until its state is known */
     if (!a->threads[me->thread].idle_steps || its->stays) return;
     if (its->since == a->written) {
         if (!memory_differs(me->thread)) return;
@@ -435,7 +453,9 @@ void cycle_fold(program_self *me, uint64_t at) {
     }
     const uint64_t own = own_state(me, at);
     if (!own) return; /* at an instruction that is unwound no further */
-    const uint64_t state = caches(own); /* in other runs nature goes on moving lines in a hang, too */
+    its->own = own;
+    const uint64_t state = caches(
+        with_siblings(own, me->thread)); /* in other runs nature goes on moving lines in a hang, too */
     if (me->mark.since != its->news)
         me->past_count = 0, me->mark.since = its->news, me->mark.base = 1, me->mark.tries = 0;
     if (!mappings_pages) list_mappings(); /* and again where a cycle seems to close */
@@ -447,7 +467,7 @@ void cycle_fold(program_self *me, uint64_t at) {
     }
     const uint64_t memory = private_memory(&me->memory_bytes);
     enum cycle found;
-    if (k < me->past_count && memory && memory == me->past[k].memory && list_mappings() &&
+    if (k < me->past_count && memory && memory == me->past[k].memory && only_looked(me, k) && list_mappings() &&
         (found = record_cycle(me->thread, me->past[k].step)) >= CYCLE_WAITS) {
         if (found == CYCLE_WAITS) its->since = a->written, its->memory = memory, me->past_count = k + 1;
         if (found == CYCLE_STAYS) its->stays = me->past[k].step + 1;

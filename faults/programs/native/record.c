@@ -43,7 +43,9 @@ static void on_store(const program_step *step, const uint8_t *before, const uint
 }
 
 static void on_flush(const program_step *step, bool was_dirty, bool was_present) {
-    add_step(step, step->what);
+    program_step its = *step;
+    its.locked = was_present;
+    add_step(&its, step->what);
     if (watched && watched->flush) watched->flush(step, was_dirty, was_present);
 }
 
