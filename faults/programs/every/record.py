@@ -323,14 +323,12 @@ class _Reader:
             return
         if number in self._in_cycle:
             self._note_flushes(owner, entries)
-            for move in moves:  # a line that was there before leaves and comes back
-                line = {(move.host, move.pool, move.line)}
-                if move.kind in (_MOVE_FETCH, _MOVE_FETCH_POSTED):
-                    self._in_rounds |= line - self._gone
-                    self._gone -= line
-                elif move.kind == _MOVE_DROP:
-                    self._gone |= line - self._in_rounds
-                    self._in_rounds -= line
+            for entry in moves:  # a line that was there before leaves and comes back
+                its = {(entry.host, entry.pool, entry.line)}
+                if entry.kind in (_MOVE_FETCH, _MOVE_FETCH_POSTED):
+                    self._in_rounds, self._gone = self._in_rounds | its - self._gone, self._gone - its
+                elif entry.kind == _MOVE_DROP:
+                    self._gone, self._in_rounds = self._gone | its - self._in_rounds, self._in_rounds - its
             return
         ordinal = self._ordinals[owner] = self._ordinals.get(owner, -1) + 1
         event = RunEvent(owner, self._hosts.get(owner, 0), number=number)
@@ -368,6 +366,7 @@ class _Reader:
     def _move(self, entry: _Entry, number: int) -> Iterator[RunEvent]:
         lines = frozenset({(entry.pool, entry.line)})
         offset = (entry.host, entry.pool, entry.line)
+        whole = [(what, *offset) for what in (EVICT, LAND)]  # moves of which it may be a part
         if entry.kind in (_MOVE_FETCH, _MOVE_FETCH_POSTED):
             posted = lines if entry.kind == _MOVE_FETCH_POSTED else NO_LINES
             self._in_rounds.discard(offset)
@@ -382,8 +381,7 @@ class _Reader:
         elif entry.kind == _MOVE_DROP and offset in self._in_rounds:
             self._in_rounds.discard(offset)  # in the events that are left the line is not there to leave
         elif entry.kind == _MOVE_DROP and not any(
-            its.number == number and (isinstance(its.actor, int) or its.actor[1:] == offset)
-            for its in self._events[-1:]  # of which it is a part
+            its.number == number and its.actor in whole for its in self._events[-1:]
         ):
             yield RunEvent((EVICT, *offset), entry.host, cached=lines, number=number, stores=True)
 

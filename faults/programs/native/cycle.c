@@ -454,8 +454,8 @@ void cycle_fold(program_self *me, uint64_t at) {
     const uint64_t own = own_state(me, at);
     if (!own) return; /* at an instruction that is unwound no further */
     its->own = own;
-    const uint64_t state = caches(
-        with_siblings(own, me->thread)); /* in other runs nature goes on moving lines in a hang, too */
+    /* Those of caches only here: in other runs nature goes on moving lines in a hang, too. */
+    const uint64_t state = caches(with_siblings(own, me->thread));
     if (me->mark.since != its->news)
         me->past_count = 0, me->mark.since = its->news, me->mark.base = 1, me->mark.tries = 0;
     if (!mappings_pages) list_mappings(); /* and again where a cycle seems to close */
