@@ -392,6 +392,14 @@ def test_a_line_that_leaves_behind_a_store_of_the_same_bytes_is_no_reason_to_go_
     assert {its[0] for its in found} == {"0"}
 
 
+@pytest.mark.parametrize(("words", "code"), [("n:0:1 l:8 x", 3), ("n:0:1 s:8:1 f:0 x", 0), ("n:0:1 x l:8", 0)])
+def test_a_load_that_awaits_a_store_past_the_cache_is_not_judged(litmus: Path, words: str, code: int) -> None:
+    """In the memory model, that store arrives at its fence: another host may see the line before it."""
+    given = f"{litmus} {POOL} {words} : {litmus} {POOL} n:8:4 x l:0".split()
+    result = invoke("--no-check", "--pool", f"{POOL}=2M", "--", *given)
+    assert result.exit_code == code and ("non-temporal stores there" in result.output) == (code == 3), result.output
+
+
 def test_a_line_that_is_fetched_behind_a_store_past_the_cache_is_no_move_of_its_own(litmus: Path) -> None:
     found, _ = verdicts(setting(litmus, "n:64:2 l:64 : g:64:1"))  # which would go astray where it is
     assert {its[0] for its in found} == {"2"}

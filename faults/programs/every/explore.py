@@ -34,6 +34,9 @@ KEPT = 10  # runs with warnings, for the report
 LATE_S = 1.0  # how long the last run may be examined behind the end of the budget
 # Why runs go astray though their programs depend on nothing else.
 _ENDED, _NOT_REPEATED = "an execution was ended after ", "an execution may not repeat: "
+_TOO_EARLY = (
+    "a thread loads from a line before its non-temporal stores there are fenced, which lets them arrive too early"
+)
 
 
 @dataclass(frozen=True)
@@ -159,6 +162,8 @@ def _runs(
             raise _CutShort(latest[0])
         trace = reader.read(record, result.turns, sure, result.invariants)
         covered.past_caches |= holds_nt(record)
+        if covered.past_caches and any((event.fetched & event.arrived) - event.stored for event in trace.events):
+            covered.undecided[_TOO_EARLY] = None
         return latest[0], trace
 
     how: dict[str, Any] = {name: getattr(limits, name) for name in ("preemptions", "evictions", "reduced")}
