@@ -17,8 +17,8 @@ _HELP = """Compile {name} so that `cxlemu exec` sees every load and store, flush
       cxlemu {verb} -O2 queue.{suffix} -o queue
       {make} make
       {make} cmake -B build
-      {one_word} ./configure
-      CC_KNOWN_WRAPPER_CUSTOM=cxlemu {make} cargo build
+      {make} ./configure
+      {make} cargo build
     """
 
 
@@ -34,9 +34,7 @@ def _command(language: str, verb: str, **words: str) -> click.Command:
     return command
 
 
-cc = _command(
-    "c", "cc", name="C", default="cc", variable="CXLEMU_CC", suffix="c", make='CC="cxlemu cc"', one_word="CC=cxlemu-cc"
-)
+cc = _command("c", "cc", name="C", default="cc", variable="CXLEMU_CC", suffix="c", make="CC=cxlemu-cc")
 cxx = _command(
     "c++",
     "c++",
@@ -44,8 +42,7 @@ cxx = _command(
     default="c++",
     variable="CXLEMU_CXX",
     suffix="cc",
-    make='CC="cxlemu cc" CXX="cxlemu c++"',
-    one_word="CC=cxlemu-cc CXX=cxlemu-c++",
+    make="CC=cxlemu-cc CXX=cxlemu-c++",
 )
 
 

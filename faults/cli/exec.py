@@ -186,7 +186,7 @@ def command() -> None:
 
     \b
     Examples:
-      CC="cxlemu cc" make
+      CC=cxlemu-cc make
       cxlemu exec --pool /dev/shm/queue -- ./create :: ./producer : ./consumer
       cxlemu exec --pool /dev/dax0.0=64M --seeds 50 -- ./a : ./b : ./c
       cxlemu exec --pool /dev/dax0.0=64M --crash 0@1200 -- ./a :: @1 ./recover

@@ -19,13 +19,24 @@ SOURCE = Path(__file__).parent / "programs" / "handed.c"
 pytestmark = pytest.mark.deep
 
 
+def one_word(folder: Path) -> dict[str, str]:
+    """The variables that name the compilers, and where they are then found."""
+    words = {}
+    for variable, name in (("CC", "cxlemu-cc"), ("CXX", "cxlemu-c++")):
+        module, _, function = tomllib.loads(PROJECT.read_text())["project"]["scripts"][name].partition(":")
+        command = folder / "bin" / name  # as pip writes it
+        command.parent.mkdir(exist_ok=True)
+        command.write_text(f"#!{sys.executable}\nfrom {module} import {function}\n{function}()\n")
+        command.chmod(0o755)
+        words[variable] = name
+    return {**words, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
+
+
 def build(folder: Path, *words: str | Path, tool: str | None = None) -> None:
     tool = tool or str(words[0])
     if not shutil.which(tool):
         pytest.skip(f"there is no {tool}")
-    installed = Path(sys.executable).with_name("cxlemu")
-    cxlemu = str(installed) if installed.exists() else f"{sys.executable} -m cxlemu"
-    environment = {**os.environ, "CC": f"{cxlemu} cc", "CXX": f"{cxlemu} c++", "CC_KNOWN_WRAPPER_CUSTOM": "cxlemu"}
+    environment = {**os.environ, **one_word(folder)}
     done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
     if done.returncode and "there is no compiler" in done.stderr:
         pytest.skip("there is no compiler")
@@ -71,14 +82,7 @@ printf 'handed: handed.c\\n\\t%s -O2 -o $@ handed.c\\n' "$CC" >Makefile
 
 
 @pytest.mark.parametrize("name", ["cxlemu-cc", "cxlemu-c++"])
-def test_a_configure_that_takes_one_word_for_a_compiler(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module, _, function = tomllib.loads(PROJECT.read_text())["project"]["scripts"][name].partition(":")
-    command = tmp_path / name  # as pip writes it
-    command.write_text(f"#!{sys.executable}\nfrom {module} import {function}\n{function}()\n")
-    command.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+def test_a_configure_that_takes_one_word_for_a_compiler(tmp_path: Path, name: str) -> None:
     shutil.copy(SOURCE, tmp_path)
     build(tmp_path, "sh", "-c", f"CC={name}\n{CONFIGURE}\nmake")
     binary = tmp_path / "handed"
