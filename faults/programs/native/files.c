@@ -301,6 +301,14 @@ static void vector_step(const struct iovec *parts, int count, bool stores, const
         else prog_system_reads(parts[k].iov_base, parts[k].iov_len, pc);
     }
 }
+/* Tell what the system has stored to parts of which each was announced: a thread announces one store at a time, so only the last one's
+ * is told by itself. */
+static ssize_t vector_done(const struct iovec *parts, int count, bool stores, ssize_t done, const void *pc) {
+    ssize_t left = stores && mapping_count ? done : 0;
+    for (int k = 0; k < count - 1 && left > 0; left -= (ssize_t)parts[k++].iov_len)
+        prog_system_wrote(parts[k].iov_base, parts[k].iov_len, pc);
+    return done;
+}
 /* Return the parts at addresses that this library reaches; more than PARTS are left as they are. */
 enum { PARTS = 1024 };
 #define REACHABLE(parts, count) \
@@ -329,14 +337,16 @@ static ssize_t parts_moved(int pool, int file, const struct iovec *parts, int co
             return done;                                                                                               \
         }                                                                                                              \
         vector_step(parts, count, !(writes), HERE);                                                                    \
-        return real_##name()(file, REACHABLE(parts, count), count);                                                    \
+        const ssize_t done = real_##name()(file, REACHABLE(parts, count), count);                                      \
+        return vector_done(parts, count, !(writes), done, HERE);                                                       \
     }                                                                                                                  \
     REAL(ssize_t, p##name, int, const struct iovec *, int, off_t)                                                      \
     PROGRAM_EXPORT ssize_t p##name(int file, const struct iovec *parts, int count, off_t at) {                         \
         const int pool = self ? pool_of_file(file) : -1;                                                               \
         if (pool >= 0) return parts_moved(pool, file, parts, count, at, writes, HERE);                                 \
         vector_step(parts, count, !(writes), HERE);                                                                    \
-        return real_p##name()(file, REACHABLE(parts, count), count, at);                                               \
+        const ssize_t done = real_p##name()(file, REACHABLE(parts, count), count, at);                                 \
+        return vector_done(parts, count, !(writes), done, HERE);                                                       \
     }                                                                                                                  \
     PROGRAM_EXPORT ssize_t p##name##64(int file, const struct iovec *parts, int count, off64_t at) {                   \
         return p##name(file, parts, count, at);                                                                        \
@@ -346,7 +356,8 @@ static ssize_t parts_moved(int pool, int file, const struct iovec *parts, int co
         const int pool = self ? pool_of_file(file) : -1;                                                               \
         if (pool >= 0) return at == -1 ? name(file, parts, count) : p##name(file, parts, count, at);                   \
         vector_step(parts, count, !(writes), HERE);                                                                    \
-        return real_p##name##2()(file, REACHABLE(parts, count), count, at, flags);                                     \
+        const ssize_t done = real_p##name##2()(file, REACHABLE(parts, count), count, at, flags);                       \
+        return vector_done(parts, count, !(writes), done, HERE);                                                       \
     }                                                                                                                  \
     PROGRAM_EXPORT ssize_t p##name##64v2(int file, const struct iovec *parts, int count, off64_t at, int flags) {      \
         return p##name##2(file, parts, count, at, flags);                                                              \
@@ -376,7 +387,7 @@ PROGRAM_EXPORT ssize_t recvmsg(int file, struct msghdr *message, int flags) {
     message->msg_iov = (struct iovec *)(uintptr_t)REACHABLE(parts, count);
     const ssize_t done = real_recvmsg()(file, message, flags);
     message->msg_iov = parts;
-    return done;
+    return vector_done(parts, count, true, done, HERE);
 }
 REAL(ssize_t, sendmsg, int, const struct msghdr *, int)
 PROGRAM_EXPORT ssize_t sendmsg(int file, const struct msghdr *message, int flags) {

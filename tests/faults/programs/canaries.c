@@ -6,12 +6,15 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
 #include <unistd.h>
 #include <wchar.h>
 #if defined(__x86_64__)
@@ -39,6 +42,16 @@ static void printed(char *to, const char *format, ...) {
     va_start(values, format);
     kept += (uint64_t)vsnprintf(to, SIZE, format, values);
     va_end(values);
+}
+
+/* Let the system store to two parts of a pool. */
+static void received(uint8_t *to, bool message) {
+    struct iovec parts[2] = {{to, 16}, {to + 16, 16}};
+    struct msghdr its = {.msg_iov = parts, .msg_iovlen = 2};
+    int pair[2];
+    uint8_t sent[32] = {1, 2, 3};
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) || send(pair[0], sent, sizeof sent, 0) < 0) abort();
+    kept += (uint64_t)(message ? recvmsg(pair[1], &its, 0) : readv(pair[1], parts, 2));
 }
 
 typedef struct {
@@ -153,6 +166,8 @@ PUT(sprintf, sprintf((char *)to, "%s", "text"))
 PUT(snprintf, snprintf((char *)to, 9, "%s", "text"))
 PUT(vsnprintf, printed((char *)to, "text"))
 PUT(fgets, kept += fgets((char *)to, 20, fmemopen((void *)(uintptr_t)from, SIZE, "r")) != NULL)
+PUT(readv, received(to, false))
+PUT(recvmsg, received(to, true))
 PUT(swab, swab(from, to, SIZE))
 PUT(strxfrm, kept += strxfrm((char *)to, (const char *)from, SIZE))
 PUT(wmemcpy, wmemcpy((wchar_t *)to, (const wchar_t *)from, 8))
