@@ -1,4 +1,4 @@
-/* C11's threads: the C library calls its own pthread_create and locks for them, past those of threads.c. Its types are the same. */
+/* C11's threads: the C library calls its own pthread_create and waits for them, past those of threads.c. Its types are the same. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -28,7 +28,6 @@ PROGRAM_EXPORT int thrd_sleep(const struct timespec *how_long, struct timespec *
 PROGRAM_EXPORT void thrd_yield(void) { sched_yield(); }
 
 static pthread_mutex_t *mutex_of(mtx_t *lock) { return (pthread_mutex_t *)(void *)lock; }
-PROGRAM_EXPORT int mtx_lock(mtx_t *lock) { return result_of(pthread_mutex_lock(mutex_of(lock))); }
 PROGRAM_EXPORT int mtx_timedlock(mtx_t *restrict lock, const struct timespec *restrict until) {
     return result_of(pthread_mutex_timedlock(mutex_of(lock), until));
 }

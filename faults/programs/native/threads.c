@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <threads.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -118,6 +119,9 @@ TOLD(pthread_rwlock_trywrlock, pthread_rwlock_t)
 TOLD(pthread_rwlock_unlock, pthread_rwlock_t)
 TOLD(pthread_spin_trylock, pthread_spinlock_t)
 TOLD(pthread_spin_unlock, pthread_spinlock_t)
+TOLD_INIT(mtx_init, mtx_t, int)
+TOLD(mtx_trylock, mtx_t)
+TOLD(mtx_unlock, mtx_t)
 TOLD(sem_trywait, sem_t)
 TOLD(sem_post, sem_t)
 REAL(int, sem_init, sem_t *, int, unsigned)
@@ -126,11 +130,13 @@ PROGRAM_EXPORT int sem_init(sem_t *lock, int shared, unsigned value) {
 }
 
 REAL(int, pthread_mutex_lock, pthread_mutex_t *)
+REAL(int, mtx_lock, mtx_t *)
 REAL(int, pthread_rwlock_rdlock, pthread_rwlock_t *)
 REAL(int, pthread_rwlock_wrlock, pthread_rwlock_t *)
 REAL(int, pthread_spin_lock, pthread_spinlock_t *)
 WAITS(pthread_spin_lock, (pthread_spinlock_t * lock), (lock), real_pthread_spin_trylock()(lock), EBUSY)
 WAITS(pthread_mutex_lock, (pthread_mutex_t * lock), (lock), real_pthread_mutex_trylock()(lock), EBUSY)
+WAITS(mtx_lock, (mtx_t * lock), (lock), real_mtx_trylock()(lock), thrd_busy)
 WAITS(pthread_rwlock_rdlock, (pthread_rwlock_t * lock), (lock), real_pthread_rwlock_tryrdlock()(lock), EBUSY)
 WAITS(pthread_rwlock_wrlock, (pthread_rwlock_t * lock), (lock), real_pthread_rwlock_trywrlock()(lock), EBUSY)
 
