@@ -11,7 +11,8 @@ from faults.programs.result import ExecSetting, RunResult
 from faults.programs.turns import crash_in
 
 _ACCESSES = {1: "loads", 2: "stores", 3: "changes", 4: "stores", 5: "flushes"}  # enum step_kind
-_OTHERS = {6: "fences", 8: "gives its turn away"}
+YIELDS = 8
+_OTHERS = {6: "fences", YIELDS: "gives its turn away"}
 
 
 def doing(area: Area, setting: ExecSetting) -> list[str]:
@@ -64,11 +65,12 @@ def _parts(area: Area, setting: ExecSetting, thread: PoolThread) -> Iterator[str
     if thread.pid == 0 or (thread.state == STARTING and thread.tid == 0):
         yield "has not opened the pool"
         return
-    if thread.state in (OUTSIDE, RUNNING) and (rest := at_rest(thread.pid, thread.tid)):
+    last = area.last_step(thread)
+    naps = thread.state == RUNNING and last.kind == YIELDS and last.site
+    if thread.state in (OUTSIDE, RUNNING) and not naps and (rest := at_rest(thread.pid, thread.tid)):
         yield rest
     elif thread.state == OUTSIDE:
         yield "computes"
-    last = area.last_step(thread)
     what = _OTHERS.get(last.kind, "has begun")
     if last.kind in _ACCESSES:
         pool = setting.pools[last.pool].path if last.pool < len(setting.pools) else "no pool"

@@ -74,7 +74,7 @@ static void pauses(void) {
     if (!self) return;
     if (self->paused_at != here.area->steps) self->spins = 0;
     self->paused_at = here.area->steps;
-    atomic_spins();
+    atomic_spins(NULL);
 }
 
 HOOK(clflush, prog_flush(at, FLUSH_DROP_ORDERED, pc))

@@ -67,7 +67,7 @@ static volatile wide *there(const volatile void *at) { return reachable(plain(at
 static wide loaded(const volatile void *at, const void *pc) {
     const bool pool = !outside_pools(plain(at));
     if (pool) prog_load(plain(at), BYTES, pc);
-    else atomic_spins();
+    else atomic_spins(pc);
     const wide value = load_16(there(at));
     if (pool) atomic_loaded(&value, BYTES);
     return value;

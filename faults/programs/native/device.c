@@ -58,7 +58,7 @@ static bool lasts(const program_self *me, uint64_t event) {
 
 static void await(const program_self *me, uint64_t event) {
     while (self && lasts(me, event)) {
-        prog_yield();
+        prog_yield(NULL);
         if (self && lasts(me, event)) cycle_round(me);
     }
 }
@@ -241,7 +241,7 @@ static void ended(program_self *me, uint64_t *event, const void *pc) {
 PROGRAM_EXPORT int cxlemu_cxl_device_query(uint64_t *event) {
     program_self *me = taking_part();
     if (lasts(me, *event)) {
-        prog_yield();
+        prog_yield(NULL);
         return 0;
     }
     ended(me, event, HERE);
@@ -278,7 +278,7 @@ void queue_wait(queue_place at, const void *pc) {
 bool queue_query(queue_place at, const void *pc) {
     const program_self *me = taking_part();
     if (me && one_that_lasts(me, with_those_before(ahead_of(at)))) {
-        prog_yield();
+        prog_yield(NULL);
         return false;
     }
     queue_wait(at, pc);

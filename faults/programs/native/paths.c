@@ -185,7 +185,7 @@ static int opened(int folder, const char *path, int flags, mode_t mode) {
                                    flags & ~(O_DIRECT | O_SYNC | O_DSYNC | of_no_effect), mode);
     if (file >= 0 || errno != ENOENT) return file;
     __atomic_fetch_or(&here.area->absent, UINT64_C(1) << pool, __ATOMIC_RELAXED);
-    prog_yield(); /* another host may be about to make it */
+    prog_yield(NULL); /* another host may be about to make it */
     errno = ENOENT;
     return file;
 }

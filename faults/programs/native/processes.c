@@ -55,9 +55,9 @@ PROGRAM_EXPORT pid_t waitpid(pid_t child, int *status, int options) {
     if (!scheduled() || options & WNOHANG) return child_awaited(child, status, options);
     while (is_child(child) && !(options & (WUNTRACED | WCONTINUED))) {
         if ((found = ended_child(child))) return child_awaited(found, status, options);
-        wait_on();
+        wait_on(NULL);
     }
-    for (; (found = child_awaited(child, status, options | WNOHANG)) == 0; wait_on()) self->outside_looks++;
+    for (; (found = child_awaited(child, status, options | WNOHANG)) == 0; wait_on(NULL)) self->outside_looks++;
     return found;
 }
 PROGRAM_EXPORT pid_t wait(int *status) { return waitpid(-1, status, 0); }

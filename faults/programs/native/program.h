@@ -70,8 +70,8 @@ void prog_system_writes(void *at, size_t nbytes, const void *pc);
 void prog_system_wrote(void *at, size_t nbytes, const void *pc);
 void prog_msync(const void *at, size_t nbytes, const void *pc);
 
-/* Let other threads go first: this one waits for one of them, or for time to pass. */
-void prog_yield(void);
+/* Let other threads go first: this one waits for one of them, or for time to pass. pc: the place, or NULL. */
+void prog_yield(const void *pc);
 
 /* Expect this host's loads of the range to be stale: the program checks them by other means, such as a sequence number or a
  * checksum. */

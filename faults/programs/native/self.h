@@ -154,7 +154,7 @@ void store_told_early(int thread, bool all); /* the same, but it may go on; not 
 void host_crashes(int host, int thread); /* in a step of this thread; its own threads are left to the caller */
 _Noreturn void process_die(void);
 
-void prog_sleep(uint64_t ns);
+void prog_sleep(uint64_t ns, const void *pc);
 void prog_wait_readable(int file); /* let others go first until the file has something to read */
 
 /* nature.c: moves lines at random, if this run has a nature. */
@@ -209,7 +209,7 @@ void silent_stores_everywhere(program_self *me); /* when a process ends */
 /* tsan.c: an atomic operation comes, which is a fence as well. Returns whether it is on a pool, so that prog_rmw_end has to follow;
  * a loop of them on private memory passes the turn on now and then, as does one of loads, which calls atomic_spins. */
 bool atomic_begins(void *at, size_t nbytes, const void *pc);
-void atomic_spins(void);
+void atomic_spins(const void *pc);
 void atomic_loaded(const void *value, size_t nbytes); /* behind the load, where it is in a pool */
 
 /* library.c: whether code is of a function of C++'s library that was compiled into this program. */

@@ -361,10 +361,10 @@ void step_turn(program_self *me) {
     if (step_begins(me, STEP_YIELD, 0, NULL)) step_end(me);
 }
 
-void prog_sleep(uint64_t ns) {
+void prog_sleep(uint64_t ns, const void *pc) {
     program_self *me = self_here();
     if (!step_begin(me)) return;
-    step_other(me, STEP_YIELD, UINT16_MAX, NULL, NULL);
+    step_other(me, STEP_YIELD, UINT16_MAX, NULL, pc);
     turn_give_up(me->thread, ns ? area()->clock_ns + ns : 0);
     const bool idle = area()->idle > IDLE_BEFORE_NAPS; /* perhaps the threads wait for a process outside of the run */
     step_end(me);
@@ -372,4 +372,4 @@ void prog_sleep(uint64_t ns) {
     if (ns) step_turn(me); /* when it has slept */
 }
 
-void prog_yield(void) { prog_sleep(0); }
+void prog_yield(const void *pc) { prog_sleep(0, pc); }

@@ -41,6 +41,8 @@ static void *begin(void *of) {
     return b.function(b.argument);
 }
 
+#define HERE __builtin_return_address(0)
+
 REAL(int, pthread_create, pthread_t *, const pthread_attr_t *, void *(*)(void *), void *)
 PROGRAM_EXPORT int pthread_create(pthread_t *restrict handle, const pthread_attr_t *restrict attributes,
                                   void *(*function)(void *), void *restrict argument) {
@@ -70,7 +72,7 @@ PROGRAM_EXPORT int pthread_join(pthread_t handle, void **result) {
     for (int k = 0; k < joinable_count; k++)
         if (pthread_equal(joinable[k].handle, handle)) known = k;
     /* A thread has ended for the others with its last step, although it still has instructions to run. */
-    while (known >= 0 && turn_state(joinable[known].thread) != THREAD_ENDED) wait_on();
+    while (known >= 0 && turn_state(joinable[known].thread) != THREAD_ENDED) wait_on(HERE);
     const int error = real_pthread_join()(handle, result);
     if (error == 0 && known >= 0 && step_begin(self)) {
         step_other(self, STEP_THREAD_JOIN, joinable[known].thread, NULL, NULL);
@@ -84,7 +86,6 @@ PROGRAM_EXPORT int pthread_join(pthread_t handle, void **result) {
 
 /* The C library's stores to a lock in a pool took place at the program's call, which is told. Where pages are closed, they are
  * seen by themselves. */
-#define HERE __builtin_return_address(0)
 static int at_lock(int result, void *lock, size_t nbytes, const void *pc) {
     if (prog_in_pool(lock, nbytes) && !pools_closed && !program_pages_now) prog_system_wrote(lock, nbytes, pc);
     return result;
@@ -94,7 +95,7 @@ static int at_lock(int result, void *lock, size_t nbytes, const void *pc) {
     PROGRAM_EXPORT int name parameters {                                                                        \
         int error;                                                                                              \
         if (!scheduled()) return at_lock(real_##name() arguments, (void *)(uintptr_t)lock, sizeof *lock, HERE); \
-        while ((error = attempt) == (busy)) prog_yield();                                                       \
+        while ((error = attempt) == (busy)) prog_yield(HERE);                                                   \
         return at_lock(error, (void *)(uintptr_t)lock, sizeof *lock, HERE);                                     \
     }
 
@@ -143,7 +144,7 @@ WAITS(pthread_rwlock_wrlock, (pthread_rwlock_t * lock), (lock), real_pthread_rwl
 REAL(int, sem_wait, sem_t *)
 PROGRAM_EXPORT int sem_wait(sem_t *semaphore) {
     if (!scheduled()) return at_lock(real_sem_wait()(semaphore), semaphore, sizeof *semaphore, HERE);
-    for (const int saved = errno; real_sem_trywait()(semaphore) != 0; wait_on(), errno = saved)
+    for (const int saved = errno; real_sem_trywait()(semaphore) != 0; wait_on(HERE), errno = saved)
         if (errno != EAGAIN) return -1;
     return at_lock(0, semaphore, sizeof *semaphore, HERE);
 }
@@ -188,7 +189,7 @@ PROGRAM_EXPORT int pthread_barrier_wait(pthread_barrier_t *at) {
         barriers[k].here = 0, barriers[k].round++;
         return PTHREAD_BARRIER_SERIAL_THREAD;
     }
-    while (barriers[k].round == round) prog_yield();
+    while (barriers[k].round == round) prog_yield(HERE);
     return 0;
 }
 
@@ -212,9 +213,9 @@ static bool is_over(const struct timespec *until) {
 static int condition_waited(pthread_mutex_t *lock, const struct timespec *until, const void *pc) {
     if (until && is_over(until)) return ETIMEDOUT;
     at_lock(real_pthread_mutex_unlock()(lock), lock, sizeof *lock, pc);
-    prog_yield();
+    prog_yield(pc);
     step_turn(self);
-    while (at_lock(real_pthread_mutex_trylock()(lock), lock, sizeof *lock, pc) == EBUSY) prog_yield();
+    while (at_lock(real_pthread_mutex_trylock()(lock), lock, sizeof *lock, pc) == EBUSY) prog_yield(pc);
     pthread_testcancel();
     return 0;
 }
@@ -225,7 +226,7 @@ static int condition_waited(pthread_mutex_t *lock, const struct timespec *until,
     PROGRAM_EXPORT int name(type *restrict lock, const struct timespec *restrict until) {       \
         int error;                                                                              \
         if (!scheduled()) return at_lock(real_##name()(lock, until), lock, sizeof *lock, HERE); \
-        while ((error = real_##attempt()(lock)) == EBUSY && !is_over(until)) prog_yield();      \
+        while ((error = real_##attempt()(lock)) == EBUSY && !is_over(until)) prog_yield(HERE);  \
         return at_lock(error == EBUSY ? ETIMEDOUT : error, lock, sizeof *lock, HERE);           \
     }
 #define UNTIL_CLOCK(name, type, other)                                                                     \
@@ -250,7 +251,7 @@ int program_lock_wait(pthread_mutex_t *lock, clockid_t clock, const struct times
 REAL(int, sem_timedwait, sem_t *, const struct timespec *)
 PROGRAM_EXPORT int sem_timedwait(sem_t *restrict semaphore, const struct timespec *restrict until) {
     if (!scheduled()) return real_sem_timedwait()(semaphore, until);
-    for (const int saved = errno; real_sem_trywait()(semaphore) != 0; wait_on(), errno = saved) {
+    for (const int saved = errno; real_sem_trywait()(semaphore) != 0; wait_on(HERE), errno = saved) {
         if (errno == EAGAIN && is_over(until)) errno = ETIMEDOUT;
         if (errno != EAGAIN) return -1;
     }
@@ -326,7 +327,7 @@ static long word_awaited(const uint32_t *word, uint32_t value, const struct time
     while (__atomic_load_n(word, __ATOMIC_SEQ_CST) == value) {
         if (limit && (relative ? clock_now() - from >= ns_of(limit) : is_over(limit)))
             return cxlemu_system_call_failed(-ETIMEDOUT);
-        prog_yield();
+        prog_yield(NULL);
         if (!limit) return 0;
     }
     return cxlemu_system_call_failed(-EAGAIN);
@@ -347,14 +348,14 @@ __attribute__((used, visibility("hidden"))) long cxlemu_futex(long number, const
 REAL(int, sched_yield, void)
 PROGRAM_EXPORT int sched_yield(void) {
     if (!scheduled()) return real_sched_yield()();
-    prog_yield();
+    prog_yield(HERE);
     return 0;
 }
 
 REAL(int, nanosleep, const struct timespec *, struct timespec *)
 PROGRAM_EXPORT int nanosleep(const struct timespec *how_long, struct timespec *rest) {
     if (!scheduled()) return real_nanosleep()(how_long, rest);
-    wait_ns(ns_of(how_long));
+    wait_ns(ns_of(how_long), HERE);
     return 0;
 }
 
@@ -363,21 +364,21 @@ PROGRAM_EXPORT int clock_nanosleep(clockid_t clock, int flags, const struct time
     if (!scheduled()) return real_clock_nanosleep()(clock, flags, until, rest);
     const struct timespec now = time_now(clock);
     const uint64_t from = flags & TIMER_ABSTIME ? ns_of(&now) : 0, to = ns_of(until);
-    wait_ns(to > from ? to - from : 0);
+    wait_ns(to > from ? to - from : 0, HERE);
     return 0;
 }
 
 REAL(int, usleep, useconds_t)
 PROGRAM_EXPORT int usleep(useconds_t us) {
     if (!scheduled()) return real_usleep()(us);
-    wait_ns((uint64_t)us * 1000);
+    wait_ns((uint64_t)us * 1000, HERE);
     return 0;
 }
 
 REAL(unsigned, sleep, unsigned)
 PROGRAM_EXPORT unsigned sleep(unsigned seconds) {
     if (!scheduled()) return real_sleep()(seconds);
-    wait_ns((uint64_t)seconds * 1000000000u);
+    wait_ns((uint64_t)seconds * 1000000000u, HERE);
     return 0;
 }
 

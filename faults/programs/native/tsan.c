@@ -27,13 +27,13 @@ PROGRAM_EXPORT void __tsan_ignore_thread_end(void) {}
 /* --- loads and stores ------------------------------------------------------------------------------------------------ */
 
 /* Pass the turn on now and then: a thread that looks only at private memory for long is waiting for another one. */
-void atomic_spins(void) {
-    if (self && ++self->spins % SPINS_BEFORE_YIELD == 0) prog_yield();
+void atomic_spins(const void *pc) {
+    if (self && ++self->spins % SPINS_BEFORE_YIELD == 0) prog_yield(pc);
 }
 
 /* The same of volatile ones, such as of a word that a signal's handler sets; they may also be a computation's. */
-static void look_again(void) {
-    if (self && ++self->looks % LOOKS_BEFORE_YIELD == 0) prog_yield();
+static void look_again(const void *pc) {
+    if (self && ++self->looks % LOOKS_BEFORE_YIELD == 0) prog_yield(pc);
 }
 
 #define LOAD(name, bytes)                                           \
@@ -43,7 +43,7 @@ static void look_again(void) {
 #define LOOK(name, bytes)                                           \
     PROGRAM_EXPORT void __tsan_##name(void *at) {                   \
         if (!LIKELY(outside_pools(at))) prog_load(at, bytes, HERE); \
-        else look_again();                                          \
+        else look_again(HERE);                                      \
     }
 #define STORE(name, bytes)                                           \
     PROGRAM_EXPORT void __tsan_##name(void *at) {                    \
@@ -103,7 +103,7 @@ bool atomic_begins(void *at, size_t nbytes, const void *pc) {
     }
     if (self && (self->flushed.count || self->nt_count || self->lingering.count)) prog_fence(FENCE_LOCKED, pc);
     else if (self) self->ordered = true;
-    atomic_spins();
+    atomic_spins(pc);
     return false;
 }
 
@@ -125,7 +125,7 @@ void atomic_loaded(const void *value, size_t nbytes) {
         (void)order;                                                                                                   \
         const bool pool = !LIKELY(outside_pools((const void *)(uintptr_t)at));                                         \
         if (pool) prog_load((const void *)(uintptr_t)at, sizeof *at, HERE);                                            \
-        else atomic_spins();                                                                                           \
+        else atomic_spins(HERE);                                                                                       \
         const type value = __atomic_load_n(at, __ATOMIC_SEQ_CST);                                                      \
         if (pool) atomic_loaded(&value, sizeof value);                                                                 \
         return value;                                                                                                  \

@@ -18,7 +18,7 @@
 static bool looks_again(uint64_t until, bool forever) {
     self->outside_looks++;
     if (!forever && clock_now() >= until) return false;
-    wait_ns(forever ? 0 : 1000000);
+    wait_ns(forever ? 0 : 1000000, NULL);
     return true;
 }
 
@@ -122,7 +122,7 @@ void prog_wait_readable(int file) {
     if (getsockopt(file, SOL_SOCKET, SO_RCVTIMEO, &most, &(socklen_t){sizeof most}) == 0 &&
         (most.tv_sec || most.tv_usec))
         return;
-    for (; real_poll()(&one, 1, 0) == 0; wait_on()) self->outside_looks++;
+    for (; real_poll()(&one, 1, 0) == 0; wait_on(NULL)) self->outside_looks++;
 }
 
 REAL(int, accept4, int, struct sockaddr *, socklen_t *, int)

@@ -17,10 +17,10 @@ static inline bool scheduled(void) {
 static inline uint64_t clock_now(void) { return here.area->clock_ns; }
 
 /* Let others go first in a wait, or for a time: a thread that was cancelled ends there. */
-static inline void wait_ns(uint64_t ns) {
-    prog_sleep(ns);
+static inline void wait_ns(uint64_t ns, const void *pc) {
+    prog_sleep(ns, pc);
     pthread_testcancel();
 }
-static inline void wait_on(void) { wait_ns(0); }
+static inline void wait_on(const void *pc) { wait_ns(0, pc); }
 
 #endif

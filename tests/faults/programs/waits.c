@@ -1,4 +1,4 @@
-/* Programs that make many steps in which nothing changes, and end; but compare, count, beat and stops go on for ever. */
+/* Programs that make many steps in which nothing changes, and end; but compare, count, spin, beat and stops go on for ever. */
 #include <cxl.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -129,6 +129,9 @@ int main(int count, char **words) {
         while (p[0] == other[OFFSET] || other[OFFSET] == 0);
     } else if (strcmp(what, "beat") == 0) {
         for (;;) *p = 0; /* stores the same again and again, which others may await */
+    } else if (strcmp(what, "spin") == 0) {
+        static volatile uint64_t looks;
+        for (refresh(p);;) looks = looks + 1;
     } else if (strcmp(what, "count") == 0) {
         volatile uint64_t looks = 0; /* never twice in the same state */
         do refresh(p), looks = looks + 1;
