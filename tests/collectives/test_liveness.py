@@ -3,6 +3,7 @@
 import ctypes
 import os
 import signal
+import sys
 import subprocess
 import threading
 import time
@@ -97,6 +98,7 @@ def _stopped_for_a_while(context: RankContext) -> tuple[int, bool]:
         thread = threading.Thread(target=go_on)
         thread.start()
     total = int(comm.all_reduce(np.ones(1000, np.int64))[0])
+    assert "_pytest" not in sys.modules  # see tests/__init__.py
     if comm.rank == 0:
         thread.join()
     return total, stopped
