@@ -133,6 +133,7 @@ ROWS = [
     ("pool show nothing", 2, "there is no pool nothing"),
     # files and folders of nothing
     ("litmus empty.yaml", 2, "a litmus test is a mapping"),
+    ("simulate training --accelerator empty.yaml", 2, "an accelerator is a mapping"),
     ("litmus folder", 2, "holds no .yaml file"),
     ("faults campaign -c empty.yaml", 2, "a campaign is a mapping"),
     ("topology check empty.yaml", 2, "a topology is a mapping"),
@@ -141,6 +142,19 @@ ROWS = [
     ("run --protocol nothing.py:f", 2, "nothing.py has no 'f'"),
     ("simulate trace folder", 2, "does not exist"),
     ("replay cxl1.", 2, "cut off or damaged"),
+    # two outputs of one name
+    (
+        "simulate barrier -n 2 --json x --trace folder/../x",
+        2,
+        "--json x and --trace folder/../x are one file: give each",
+    ),
+    ("simulate barrier -n 2 --json - --trace -", 2, "--json - and --trace - are one file"),
+    (f"{CAMPAIGN} --json x --junit x", 2, "--json x and --junit x are one file"),
+    (f"{CAMPAIGN} --html x --junit x", 2, "--junit x and --html x are one file"),
+    (f"{CAMPAIGN} --json x --resume x", 2, "--json x and --resume x are one file"),
+    ("exec --pool /p=1M --sarif x --html x -- true", 2, "--sarif x and --html x are one file"),
+    ("topology show laptop --json x.svg --svg x.svg", 2, "--json x.svg and --svg x.svg are one file"),
+    ("simulate barrier -n 2 --json /dev/null --trace /dev/null", 0, "engine virtual"),
     # options that would change nothing
     ("run all_reduce -n 2 --root 1", 2, "--root does nothing here"),
     ("run barrier -n 2 -d f16", 2, "--datatype does nothing here"),

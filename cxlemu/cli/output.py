@@ -1,6 +1,6 @@
 """Files that a flag names: refused before the work begins, written whole when it is done; a mistake is one sentence.
 
-And JSON, written, to standard output where the file is ``-``, and read back.
+``-`` is standard output. And JSON, written and read back.
 """
 
 import json
@@ -18,15 +18,35 @@ from cxlemu.files import check_writable, read_file, write_atomically
 
 JSON_BYTES_MAX = 1 << 25
 STDOUT = Path("-")
-_STREAM = "cxlemu.json"  # of click's meta: where the JSON goes
+_STREAM = "cxlemu.stdout"  # of click's meta: where the output goes whose file is -
+_NAMED = "cxlemu.outputs"  # of click's meta: the flag and the name of each output
 _RUNS = "cxlemu.json.runs"  # of click's meta: where the documents of several runs are kept
 
 
 def check_output(flag: str, path: Path | None) -> None:
-    """Refuse a file before the work begins."""
-    if path is not None:
+    """Refuse a file before the work begins. With ``-`` standard output is this output's alone.
+
+    What is printed for people then goes to standard error.
+    """
+    if path is None:
+        return
+    check_once(flag, path)
+    ctx = click.get_current_context(silent=True)
+    if path != STDOUT:
         with writing(flag, path):
             check_writable(path)
+    elif ctx is not None and _STREAM not in ctx.meta:
+        ctx.with_resource(_text_to_stderr(ctx))
+
+
+def check_once(flag: str, path: Path) -> None:
+    """Refuse a file that another output of the command has: the last to be written would be all that is left."""
+    ctx = click.get_current_context(silent=True)
+    if ctx is None or path.is_char_device():  # as /dev/null
+        return
+    named = ctx.meta.setdefault(_NAMED, {}).setdefault(os.path.realpath(path), (flag, path))
+    if named != (flag, path):
+        raise ArgumentError(f"{named[0]} {named[1]} and {flag} {path} are one file: give each its own")
 
 
 def check_svg(path: Path | None) -> None:
@@ -37,19 +57,18 @@ def check_svg(path: Path | None) -> None:
 
 
 def write_output(flag: str, path: Path, data: bytes) -> None:
+    if path == STDOUT:
+        ctx = click.get_current_context(silent=True)
+        click.echo(data, file=None if ctx is None else ctx.meta.get(_STREAM), nl=False)
+        return
     with writing(flag, path):
         write_atomically(path, data)
 
 
 def json_asked_for(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
-    """Refuse a file that could not be written; with ``-`` standard output is the JSON's alone.
-
-    What is printed for people then goes to standard error. Called by click for ``--json``, before the work begins.
-    """
-    if path != STDOUT:
+    """Refuse a file as `check_output` does. Called by click for ``--json``, before the work begins."""
+    if not ctx.resilient_parsing:
         check_output("--json", path)
-    elif _STREAM not in ctx.meta and not ctx.resilient_parsing:
-        ctx.with_resource(_text_to_stderr(ctx))
     return path
 
 
@@ -85,8 +104,6 @@ def write_json(path: Path | None, data: Any) -> bool:
     ctx = click.get_current_context(silent=True)
     if path is not None and ctx is not None and _RUNS in ctx.meta:
         ctx.meta[_RUNS].append(data)
-    elif path == STDOUT:
-        click.echo(json.dumps(data, indent=2), file=None if ctx is None else ctx.meta.get(_STREAM))
     elif path is not None:
         write_output("--json", path, (json.dumps(data, indent=2) + "\n").encode())
     return path == STDOUT

@@ -39,7 +39,7 @@ class SecondsParam(click.ParamType):  # type: ignore[type-arg]  # generic only i
 
 
 class RanksParam(click.ParamType):  # type: ignore[type-arg]  # generic only in the newest click
-    """``3``, ``2-64`` or ``2,3,8``, or several of these as ``2-5,7,8``: the numbers, each once, from small to large."""
+    """``3``, ``2-64`` or ``2,3,8``, or several of these as ``2-5,7,8``: numbers, none twice, from small to large."""
 
     name = "ranks"
 
@@ -67,6 +67,8 @@ class RanksParam(click.ParamType):  # type: ignore[type-arg]  # generic only in 
                     param,
                     ctx,
                 )
+            if twice := numbers & {*range(first, last + 1)}:
+                self.fail(f"{min(twice)} ranks are named twice.", param, ctx)
             numbers.update(range(first, last + 1))
         return tuple(sorted(numbers))
 
@@ -160,7 +162,10 @@ VOCABULARY = {
         (click.Path,),
     ),
     "trace": Concept(
-        ("--trace",), "trace_file", {"type": _FILE, "help": "Write a timeline for Perfetto."}, (click.Path,)
+        ("--trace",),
+        "trace_file",
+        {"type": _FILE, "metavar": "PATH|-", "help": "Write a timeline for Perfetto; - is stdout."},
+        (click.Path,),
     ),
     "verbose": Concept(("-v", "--verbose"), "verbose", {"is_flag": True}, (type(click.BOOL),)),
     "plot": Concept(("--plot",), "plot_file", {"type": _FILE, "metavar": "PATH"}, (click.Path,)),

@@ -42,7 +42,8 @@ class Document:
             loader = _Loader(text)
             node = loader.get_single_node()
             if not isinstance(node, yaml.MappingNode):
-                raise self._defect(node, f"a {noun} is a mapping, lines of `key: value`")
+                article = "an" if noun[0] in "aeiou" else "a"
+                raise self._defect(node, f"{article} {noun} is a mapping, lines of `key: value`")
             self.data: dict[str, Any] = self._mapping(loader, node, ())
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)

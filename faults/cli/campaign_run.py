@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from collectives.cli.targets import check_applies
 from cxlemu.cli import INTERRUPTED
-from cxlemu.cli.output import check_output, write_json, write_output
+from cxlemu.cli.output import check_once, check_output, write_json, write_output
 from cxlemu.errors import ArgumentError
 from cxlemu.signals import stops_exit
 from cxlemu.units import format_bytes, typed_bytes
@@ -25,6 +25,8 @@ from faults.cli.campaign_report import Screen
 def run(ctx: click.Context, asked: CampaignFlags) -> None:
     for flag, path in (("--junit", asked.junit), ("--html", asked.html)):
         check_output(flag, path)
+    if asked.resume is not None:
+        check_once("--resume", asked.resume)
     began = time.monotonic()
     check_applies(ctx, asked.collectives)
     spec = _with_flags(Spec.load(asked.config) if asked.config else Spec(), asked)

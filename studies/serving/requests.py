@@ -6,6 +6,7 @@ Equal ids stand for equal blocks behind equal prefixes.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,7 +72,7 @@ def load(path: Path, limit: int | None = None) -> list[ServingRequest]:
 
 def _request(line: str) -> ServingRequest:
     try:
-        ranges = json.loads(line)
+        ranges = json.loads(line, object_pairs_hook=_once)
     except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"not a JSON object: {error}"[:200]) from None
     if not isinstance(ranges, dict):
@@ -90,6 +91,13 @@ def _request(line: str) -> ServingRequest:
     if len(set(blocks)) < len(blocks):
         raise ValueError("hash_ids name a block twice: an id names a block and everything before it")
     return ServingRequest(round(arrival * NS_A_MS), given, wanted, tuple(blocks))
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    for key, count in Counter(key for key, _ in pairs).items():
+        if count > 1:
+            raise ValueError(f"{key[:40]} is given twice")
+    return dict(pairs)
 
 
 def _count(fields: dict[str, Any], key: str) -> int:

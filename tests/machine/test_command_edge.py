@@ -1,6 +1,7 @@
 """What no command expects ends in one sentence at the command's edge, and with --debug in its traceback."""
 
 import errno
+import json
 import os
 import re
 import resource
@@ -96,6 +97,13 @@ def test_files_that_a_command_opens_are_never_taken_for_its_output(tmp_path: Pat
         command = [sys.executable, "-c", program]
         subprocess.run(command, preexec_fn=close, pass_fds=[3], cwd=tmp_path, check=True, timeout=PATIENT_S)
     assert int((tmp_path / "said").read_text()) > 2
+
+
+def test_a_timeline_goes_to_stdout_where_its_file_is_a_dash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = cxlemu("simulate", "barrier", "-n", "2", "--trace", "-", code=0)
+    assert json.loads(done.stdout)["traceEvents"] and "engine virtual" in done.stderr
+    assert not [*tmp_path.iterdir()]
 
 
 def test_too_few_descriptors_are_told() -> None:

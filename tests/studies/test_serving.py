@@ -498,6 +498,7 @@ def test_a_trace_is_refused_by_its_line(changed: dict[str, Any], said: str | Non
     (b'{"timestamp": ' + b"9" * 5000 + b"}", ":1: "),
     (b"[" * 100_000, ":1: not a JSON object"),
     (b"\xff\xfe", "text in UTF-8"),
+    (b'{"timestamp": 0, "timestamp": 1}', ":1: timestamp is given twice"),
 )
 def test_what_is_no_trace_is_refused(text: bytes, said: str, tmp_path: Path) -> None:
     path = tmp_path / "requests.jsonl"
