@@ -264,6 +264,9 @@ def test_several_numbers_of_ranks_are_taken_or_refused_in_a_sentence(verb: str) 
     [ranks] = [its for its in command.params if its.name == "ranks"]
     with click.Context(command) as ctx:
         if isinstance(ranks.type, RanksParam):
+            for twice in ("3,3", "2-4,3"):
+                with pytest.raises(click.BadParameter, match="3 ranks are named twice"):
+                    ranks.type_cast_value(ctx, twice)
             assert ranks.type_cast_value(ctx, "2,3") == (2, 3) and ranks.make_metavar(ctx) == "N|N-N|N,N"
         else:
             with pytest.raises(click.BadParameter, match=r"are several numbers of ranks: give one, .*\w\.$"):
@@ -279,7 +282,7 @@ def test_a_command_runs_once_for_each_number(words: str) -> None:
     assert [run["ranks"] for run in runs] == [2, 3] and runs[0].keys() == json.loads(one.stdout).keys()
 
 
-def several(codes: dict[int, int | type[BaseException]], path: Path, *, more: str = "") -> Result:
+def several(codes: dict[int, int | type[BaseException]], path: Path, *, more: str = "", interrupted: int = 0) -> Result:
     """Run a command for as many numbers of ranks as there are codes, which each run exits with."""
 
     @click.command()
@@ -292,7 +295,7 @@ def several(codes: dict[int, int | type[BaseException]], path: Path, *, more: st
         code = codes[ranks]
         if not isinstance(code, int):
             raise code("no such world")
-        write_json(json_file, {"ranks": ranks})
+        write_json(json_file, {"ranks": ranks} | ({"interrupted": True} if ranks == interrupted else {}))
         ctx.exit(code)
 
     return CliRunner().invoke(command, ["-n", ",".join(map(str, codes)), "--json", str(path), *more.split()])
@@ -309,15 +312,25 @@ def test_the_worst_exit_code_counts_and_ctrl_c_ends_all(
     codes: dict[int, int | type[BaseException]], code: int, ended: list[int], tmp_path: Path
 ) -> None:
     assert several(codes, tmp_path / "runs.json").exit_code == code
-    assert [run["ranks"] for run in json.loads((tmp_path / "runs.json").read_text())["runs"]] == ended
+    document = json.loads((tmp_path / "runs.json").read_text())
+    assert [run["ranks"] for run in document["runs"]] == ended
+    assert document["interrupted"] is (INTERRUPTED in codes.values())
 
 
 def test_what_ended_before_an_error_stands(tmp_path: Path) -> None:
     refused = several({2: 0, 3: ArgumentError, 4: 0, 5: 0}, tmp_path / "runs.json").exception
     assert isinstance(refused, ArgumentError) and str(refused) == "-n 3: no such world; not tried: -n 4, 5"
-    assert json.loads((tmp_path / "runs.json").read_text()) == {"runs": [{"ranks": 2}]}
+    assert json.loads((tmp_path / "runs.json").read_text()) == {"runs": [{"ranks": 2}], "interrupted": False}
     several({2: ArgumentError, 3: 0}, tmp_path / "none.json")
     assert not (tmp_path / "none.json").exists()
+
+
+def test_ctrl_c_within_a_run_that_found_something_ends_all(tmp_path: Path) -> None:
+    assert several({2: 1, 3: 0}, tmp_path / "runs.json", interrupted=2).exit_code == 1
+    document = json.loads((tmp_path / "runs.json").read_text())
+    assert document == {"runs": [{"ranks": 2, "interrupted": True}], "interrupted": True}
+    several({2: 0, 3: KeyboardInterrupt}, tmp_path / "between.json")
+    assert json.loads((tmp_path / "between.json").read_text()) == {"runs": [{"ranks": 2}], "interrupted": True}
 
 
 def test_a_file_of_one_run_goes_with_one_number(tmp_path: Path) -> None:

@@ -50,13 +50,14 @@ def _each(ctx: click.Context, ranks: Sequence[int], run: Callable[[int], None], 
         for number in ranks:
             with collected_json(ctx, runs), _OneRun(ctx, number), _named(number, ranks):
                 codes.append(_code_of(run, number))
-            if codes[-1] == INTERRUPTED:
+            interrupted = codes[-1] == INTERRUPTED or bool(runs and runs[-1].get("interrupted"))
+            if interrupted:
                 break
-    except BaseException:
+    except BaseException as error:
         if runs:  # what ended before stands
-            write_json(json_file, {"runs": runs})
+            write_json(json_file, {"runs": runs, "interrupted": isinstance(error, KeyboardInterrupt)})
         raise
-    write_json(json_file, {"runs": runs})
+    write_json(json_file, {"runs": runs, "interrupted": interrupted})
     ctx.exit(next((code for code in WORST_FIRST if code in codes), 0))
 
 

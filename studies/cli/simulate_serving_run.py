@@ -70,7 +70,8 @@ def run(ctx: click.Context, asked: ServingFlags) -> None:
                 report = lambda number, of, what=what: saying(f"{what}: variation {number} of {of}")  # noqa: E731
                 ranges.append(answer_intervals(setup, mine, report))
     if not outcomes:
-        raise KeyboardInterrupt  # nothing ended that could be kept
+        write_json(asked.json_file, _document([], setups[0], requests) | {"interrupted": True})
+        raise KeyboardInterrupt
     out.print(_swept(outcomes) if asked.sweep else _table(outcomes), soft_wrap=False)
     if asked.sweep:
         print_wrapped(

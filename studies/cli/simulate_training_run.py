@@ -77,7 +77,8 @@ def run(ctx: click.Context, asked: TrainingFlags) -> None:
             with spinning("simulating what fails"):
                 steps.insert(1, _failing(steps[0], topology, failures, asked.microbatch, asked.recompute, router))
     if not steps:
-        raise KeyboardInterrupt  # nothing ended that could be kept
+        write_json(asked.json_file, {"steps": [], "interrupted": True})
+        raise KeyboardInterrupt
     out = console()
     for line in _header(steps[0], topology, asked.recompute, asked.microbatch):
         print_wrapped(out, f"# {line}", indent="#   ")

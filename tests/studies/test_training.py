@@ -100,6 +100,21 @@ def test_ctrl_c_keeps_the_step_that_ended(fabric: str, second: list[str], monkey
     assert document["interrupted"] and [step["fabric"] for step in document["steps"]] == [fabric]
 
 
+@with_rows(
+    ("serving", "studies.cli.simulate_serving_run.simulate", "runs"),
+    ("training", "studies.cli.simulate_training_run.train", "steps"),
+)
+def test_ctrl_c_before_anything_ended_is_written(
+    verb: str, work: str, ended: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*told: Any, **more: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(work, interrupted)
+    _, document = with_json("simulate", verb, code=INTERRUPTED)
+    assert document["interrupted"] and document[ended] == []
+
+
 # --- models ---------------------------------------------------------------------------------------------------------
 
 
