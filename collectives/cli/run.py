@@ -17,7 +17,7 @@ from cxlemu.choices import (
     TRANSPORTS,
 )
 from cxlemu.cli.backends import backends
-from cxlemu.cli.options import Flags, argument, choice, concept, flag, switch, taking
+from cxlemu.cli.options import Flags, argument, choice, concept, flag, switch, taking, tenant_option
 from cxlemu.cli.params import Names, NumberParam
 from cxlemu.cli.several import for_each_ranks
 from cxlemu.cli.vocabulary import RanksParam
@@ -78,11 +78,7 @@ class RunFlags(Flags):
     pool: str | None = flag(
         "--pool", metavar="UUID|NAME", help="Use only devices of this pool; with --tenant, the shared-memory pool."
     )
-    tenant: str | None = flag(
-        "--tenant",
-        envvar="CXLEMU_TENANT",
-        help="Run inside this tenant's grant: see cxlemu pool capacity.  [default: $CXLEMU_TENANT]",
-    )
+    tenant: str | None = tenant_option()
     adversary: str | None = flag(
         "--adversary",
         metavar="SEED|off",

@@ -72,6 +72,12 @@ def argument(**settled: Any) -> Any:
     return lambda name: click.argument(name, **settled)
 
 
+def tenant_option() -> Any:
+    """Return the field of the option that names the tenant of a run."""
+    about = "Run inside this tenant's grant: see cxlemu pool capacity.  [default: $CXLEMU_TENANT]"
+    return flag("--tenant", envvar="CXLEMU_TENANT", help=about)
+
+
 class JsonFlags(Flags):
     json_file: Path | None = concept("json")
 

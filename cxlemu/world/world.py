@@ -233,5 +233,6 @@ def _not_lent(pool: Pool) -> Pool:
     """
     if header_of(pool, pool.line_memory()) is not None:
         pool.close()
-        raise AccessError(f"the capacity of pool {pool.uuid} is lent to tenants: name this world's tenant")
+        lent = f"the capacity of pool {pool.uuid} is lent to tenants"
+        raise AccessError(f"{lent}: name this world's tenant, or take another pool")
     return pool

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from cxlemu.cli.backends import backends
-from cxlemu.cli.options import JsonFlags, argument, choice, concept, flag, taking
+from cxlemu.cli.options import JsonFlags, argument, choice, concept, flag, taking, tenant_option
 from cxlemu.cli.vocabulary import OneRanksParam
 from faults.explore.exhaustive import ENGINES
 from faults.explore.result import Budget
@@ -37,7 +37,10 @@ class LitmusFlags(JsonFlags):
     devices: tuple[str, ...] = flag(
         "--device", multiple=True, metavar="PATH", help="Device of a DAX pool; repeat it for each card, in any order."
     )
-    pool: str | None = flag("--pool", metavar="UUID", help="Use only devices of this pool.")
+    pool: str | None = flag(
+        "--pool", metavar="UUID|NAME", help="Use only devices of this pool; with --tenant, the shared-memory pool."
+    )
+    tenant: str | None = tenant_option()
     ranks: int | None = concept(
         "ranks",
         type=OneRanksParam(1, 64, "which is enough for all tests"),

@@ -8,6 +8,7 @@ import click
 
 from collectives.cli.run_memory import memory_of, real_cards, topology_for
 from cxlemu._native import lines_instructions
+from cxlemu.capacity.lease import lease_for
 from cxlemu.cli.console import print_wrapped
 from cxlemu.cli.output import STDOUT, write_json
 from cxlemu.cli.report import LiveReport
@@ -31,7 +32,7 @@ SEARCH = Budget(states=200_000, seconds=10.0)  # for the outcomes that the model
 
 
 def run_on_hardware(ctx: click.Context, asked: LitmusFlags, tests: list[Litmus]) -> None:
-    memory, _ = memory_of(str(asked.backend), None, asked.devices, asked.pool, None)
+    memory, pool_name = memory_of(str(asked.backend), None, asked.devices, asked.pool, asked.tenant)
     if memory.backend.emulates_caches:
         raise ArgumentError(
             f"--backend {asked.backend} is software: leave it out, and every execution is searched; "
@@ -48,10 +49,13 @@ def run_on_hardware(ctx: click.Context, asked: LitmusFlags, tests: list[Litmus])
         take = "1 rank takes" if there == 1 else f"{there} ranks take"
         raise ArgumentError(f"{take} part, and the smallest of these tests takes {min(takes)}")
     prints = place is None or place.rank == 0
+    lease = None if asked.tenant is None else lease_for(asked.tenant, memory, pool_name, wait_s=asked.deadline_s)
     world: dict[str, Any] = {
-        "topology": topology_for(None, memory, None, may_be_smaller=True),
+        "topology": topology_for(None, memory, lease, may_be_smaller=True),
         "memory": memory,
         "deadline_s": asked.deadline_s,
+        "tenant": asked.tenant,
+        "pool_name": pool_name,
         "heap_bytes": "cards",
     }
     setting = HardwareSetting(asked.rounds, asked.seed, asked.budget_s)

@@ -29,7 +29,8 @@ STYLES = {Verdict.OK: "green", Verdict.VIOLATION: "bold red", Verdict.UNKNOWN: "
 
 
 SEARCHES = {"witness", "engine", "budget_states"}  # options that only the search has
-HARDWARE = {"devices", "pool", "ranks", "how", "rounds", "seed", "deadline_s"}  # and those that only --backend has
+# and those that only --backend has
+HARDWARE = {"devices", "pool", "tenant", "ranks", "how", "rounds", "seed", "deadline_s"}
 
 
 def run(ctx: click.Context, asked: LitmusFlags) -> None:

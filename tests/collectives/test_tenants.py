@@ -838,7 +838,12 @@ def test_capacity_from_the_command_line(cards: list[str]) -> None:
     )
     run = ("run", "all_reduce", "-n", "2", "-e", "1K", "--launch", "threads", "--backend", "dax", *device_flags(cards))
     assert "grant 1 of tenant red, 4 MiB of each of 2 cards" in cxlemu(*run, "--tenant", "red").output
-    assert "is lent to tenants: name this world's tenant" in cxlemu(*run, code=2).output
+    assert "is lent to tenants: name this world's tenant, or take another pool" in cxlemu(*run, code=2).output
+    litmus = ("litmus", "examples/handover.yaml", "--backend", "dax", *device_flags(cards), "--rounds", "50")
+    litmus = (*litmus, "--launch", "threads")
+    assert "name this world's tenant" in cxlemu(*litmus, code=2).output
+    cxlemu(*litmus, "--tenant", "red", code=0)
+    cxlemu(*litmus, code=0, env={"CXLEMU_TENANT": "red"})
     facts = json.loads(capacity(cards, "show", "--json", "-"))
     assert [(row["tenant"], row["state"], row["ranks"]) for row in facts["grants"]] == [
         ("red", "held", 0),
