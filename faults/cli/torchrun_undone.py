@@ -44,7 +44,7 @@ def undone(asked: TorchrunFlags, script: TrainingScript, events: Sequence[Event]
     if asked.pace and not any(event["kind"] == "steps" and any(s["calls"] for s in event["steps"]) for event in events):
         sentences.append("--pace: no step of an optimizer made a call whose time is known")
     made = [event["calls"] for event in events if event["kind"] == "made"]
-    if "group" not in kinds and not sentences:
+    if not kinds & {"group", "error"} and not sentences:
         sentences.append("nothing ran over the pool: the script made no process group")
     elif counted_all and made and not any(made) and not sentences:
         sentences.append("nothing ran over the pool: the script called no collective and sent nothing")

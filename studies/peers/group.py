@@ -13,11 +13,12 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from cxlemu.errors import DeadlineError, RankDiedError, RunError, name_ranks
+from cxlemu.errors import DeadlineError, InputError, RankDiedError, RunError, name_ranks
 
 ROOT = Path(__file__).parents[2]  # where `studies` is imported from
 TICK_S = 0.05
 GRACE_S = 5.0
+REFUSED = 200  # exit code of a process whose last word is why its input was refused
 
 
 class PeerProcess(NamedTuple):
@@ -148,7 +149,9 @@ class Group:
 
     def _check_alive(self) -> None:
         for process in self._processes:
-            if process.poll() is not None:
+            if process.poll() == REFUSED:
+                raise InputError(self._tail().strip())
+            if process.returncode is not None:
                 raise RankDiedError(f"{self.name}: did not start, exit code {process.returncode}{self._tail()}")
 
     def _tail(self) -> str:

@@ -2,6 +2,7 @@
 
 import shutil
 import signal
+import sys
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -16,13 +17,14 @@ from collectives.communicator.communicator import Communicator
 from collectives.defaults import REGION_BYTES
 from cxlemu.accelerator.device import ComputeDevice
 from cxlemu.accelerator.named import device_named, name_for_rank
-from cxlemu.errors import ArgumentError
+from cxlemu.errors import ArgumentError, InputError
 from cxlemu.memory import MemorySpec
 from cxlemu.rounding import round_up
 from cxlemu.topology import Topology
 from cxlemu.units import format_bytes
 from cxlemu.version import __version__
 from cxlemu.world import RankContext, launch
+from studies.peers.group import REFUSED
 from studies.peers.on_device import device_paths
 from studies.peers.worker import Buffers, Call, Prepared, Repeated, allocate, die_with_parent, serve
 
@@ -147,15 +149,19 @@ def main(
     if transport == PROCESS:
         hosts = topology.hosts.model_copy(update={"ranks_per_host": int(ranks)})
         topology = topology.model_copy(update={"hosts": hosts})
-    launch(
-        partial(_rank_main, socket_path=socket_path, heap_bytes=heap, accelerator=accelerator, transport=transport),
-        ranks=int(ranks),
-        topology=topology,
-        memory=MemorySpec("shm"),
-        how="processes",
-        deadline_s=float(deadline_s),
-        heap_bytes="cards",
-    )
+    try:
+        launch(
+            partial(_rank_main, socket_path=socket_path, heap_bytes=heap, accelerator=accelerator, transport=transport),
+            ranks=int(ranks),
+            topology=topology,
+            memory=MemorySpec("shm"),
+            how="processes",
+            deadline_s=float(deadline_s),
+            heap_bytes="cards",
+        )
+    except InputError as error:
+        print(error, file=sys.stderr)
+        sys.exit(REFUSED)
 
 
 def _with_room(topology: Topology, ranks: int, heap_bytes: int) -> tuple[Topology, int | None]:

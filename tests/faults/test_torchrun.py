@@ -668,6 +668,7 @@ def test_what_is_left_out_matters_where_it_would_do_something(op: Op, calls: int
 
 @with_rows(
     (None, [], "nothing ran over the pool: the script made no process group"),
+    (None, [("error", {})], ""),  # as where the making of the group failed
     (None, [("group", {}), ("made", {"calls": 0})], "nothing ran over the pool: the script called no collective"),
     (None, [("group", {}), ("made", {"calls": 0}), ("made", {"calls": 1})], ""),
     (3, [("group", {}), ("nature", {"moved": 0})], "the adversary moved no line"),

@@ -90,6 +90,19 @@ def test_a_pool_beyond_the_groups_limit_is_refused_and_leaves_nothing(monkeypatc
         assert files(name) == []
 
 
+def test_smaller_cards_are_advised_with_what_makes_them_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caches of a launcher's ranks are in /dev/shm, where 64 MB suffice for smaller cards than those of laptop."""
+    monkeypatch.setattr(segments, "free_bytes", lambda: 64 * MIB)
+    laptop = Topology.load("laptop")
+    assert (laptop.card_count, laptop.card_bytes) == (2, 8 * MIB)
+    with own_name() as name:
+        with pytest.raises(
+            PoolError, match=r"smaller cards \(card_bytes; -c laptop has two of 8 MiB\), or more memory$"
+        ):
+            ShmPool.create(name, **(SMALL | {"cards": 2, "hosts": 2, "card_bytes": 8 * MIB}))
+        ShmPool.create(name, **(SMALL | {"cards": 2, "hosts": 2, "card_bytes": 4 * MIB})).unlink()
+
+
 def test_what_ranks_need_beside_the_pool_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     limited(monkeypatch, 20 * MIB)
     with own_name() as name:

@@ -300,6 +300,13 @@ def test_a_worker_that_does_not_start_is_reported_with_what_it_printed() -> None
         group_of("print('no such library', file=sys.stderr, flush=True); sys.exit(3)")
 
 
+def test_a_pool_that_has_no_room_is_one_sentence(tmp_path: Path) -> None:
+    laptop = (Path(__file__).parents[2] / "configs/laptop.yaml").read_text()
+    (tmp_path / "huge.yaml").write_text(laptop.replace("1GiB", "64TiB").replace("8MiB", "64TiB"))
+    done = cxlemu("bench", "broadcast", *TINY, "-c", tmp_path / "huge.yaml", code=2)
+    assert done.stderr.startswith("cxlemu: /dev/shm has ") and done.stderr.count("\n") == 1
+
+
 def test_a_worker_that_does_not_come_is_a_deadline() -> None:
     with pytest.raises(DeadlineError, match="0 of 1 ranks connected within"):
         group_of("import time; time.sleep(60)", deadline_s=0.5)
