@@ -1,6 +1,8 @@
 """Assertions decide whether a protocol is right, so they stay where Python removes them: ``-O`` and PYTHONOPTIMIZE."""
 
+import ast
 import dis
+import linecache
 import os
 import sys
 from collections.abc import Iterator
@@ -71,6 +73,24 @@ def asserts(function: Any) -> bool:
         each.opname == "RAISE_VARARGS" for _, code in users_codes(function) for each in dis.get_instructions(code)
     )
     return any(raising)
+
+
+def judging_lines(function: Any) -> set[tuple[str, int]] | None:
+    """Return file and number of each line of an assert, and of a function that has a raise; None: they are not known.
+
+    They are those of the files of a user's function and of those that it names.
+    """
+    if not isinstance(function, FunctionType):
+        return None
+    judging = set()
+    for file in {code.co_filename for _, code in users_codes(function)}:
+        if not (lines := linecache.getlines(file)):
+            return None
+        for node in ast.walk(ast.parse("".join(lines))):
+            raises = isinstance(node, ast.FunctionDef) and any(isinstance(each, ast.Raise) for each in ast.walk(node))
+            if isinstance(node, ast.stmt) and (raises or isinstance(node, ast.Assert)):
+                judging |= {(file, line) for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+    return judging
 
 
 def users_codes(function: FunctionType) -> Iterator[tuple[FunctionType, CodeType]]:

@@ -6,6 +6,7 @@ from collectives.choices import is_plan
 from cxlemu import userfile
 from cxlemu.errors import ArgumentError
 from faults.cli.searchable import Calls, Searchable
+from faults.explore.automaton import RankThread
 from faults.explore.check import judge_ends
 from faults.explore.programs import NOTHING_ASSERTED, RankProtocol
 from faults.explore.result import Exploration
@@ -50,6 +51,7 @@ def _is_meant(value: object) -> bool:
 def _judged(protocol: RankProtocol, machine: Machine, exploration: Exploration) -> Exploration:
     """Judge the ends of a search; a protocol that asserts nothing is not right."""
     judged = judge_ends(protocol, machine, exploration)
-    if judged.verdict == Verdict.OK and not protocol.judges:
+    threads = [thread for thread in machine.program.threads if isinstance(thread, RankThread)]
+    if judged.verdict == Verdict.OK and not (protocol.judges and (judged.followed or protocol.judged(threads))):
         return replace(judged, verdict=Verdict.UNKNOWN, reason=NOTHING_ASSERTED)
     return judged

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from cxlemu.errors import ArgumentError
 from cxlemu.userfile import foreign, told
 from faults.explore.frames import NotComparableError, freeze, key
-from faults.explore.leash import RanAwayError, leash
+from faults.explore.leash import RanAwayError, leash, noted
 from faults.explore.operations import Steps, as_step
 from faults.explore.outside import Outside
 from faults.machine.program import Do, Step
@@ -62,6 +62,18 @@ class RankThread:
     def reached(self) -> dict[int, tuple[Step, dict[int, int]]]:
         """Return every node found so far that has a step, each with the nodes that follow, by the value received."""
         return {k: (node.step, dict(node.next)) for k, node in enumerate(self._nodes) if node.step is not None}
+
+    def runs(self) -> Iterator[set[tuple[str, int]]]:
+        """Yield the lines of each run from the begin to the end of a way between nodes, the last that was found first.
+
+        A line is a file and a number. Each run happens once more, when it is asked for.
+        """
+        ways = [((*node.history, value), node.step) for node in reversed(self._nodes) for value in node.next]
+        for history, before in [*ways, ((), None)]:
+            ran: set[tuple[str, int]] = set()
+            with noted(ran):
+                self._led(history, before)
+            yield ran
 
     def failure(self, node: int) -> str:
         """Return what the exception said, where the step is a FAIL; else the empty text."""

@@ -18,11 +18,11 @@ may loop until it sees what it waits for; a variable that counts the turns makes
 the same again when it is given the same values again. ``cxlemu explore`` searches all executions.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from cxlemu.asserts import asserts, check_asserts
+from cxlemu.asserts import asserts, check_asserts, judging_lines
 from cxlemu.errors import ArgumentError
 from cxlemu.userfile import limited
 from faults.explore.automaton import RankFunction, RankThread, said
@@ -60,7 +60,7 @@ __all__ = [
 ]
 
 RANKS_MAX, WORDS_MAX = 8, 64
-NOTHING_ASSERTED = "nothing was judged but that all ranks end: they have no assert, and the protocol has no final"
+NOTHING_ASSERTED = "nothing was judged but that all ranks end: they came to no assert, and no final asserts anything"
 FINAL_S = 10.0  # longest time that ``final`` takes for one end
 
 Final: TypeAlias = Callable[[Mapping[str, int], Sequence[Any]], None]
@@ -96,8 +96,19 @@ class RankProtocol:
 
     @property
     def judges(self) -> bool:
-        """Whether the protocol decides about executions: by assertions, exceptions or ``final``."""
-        return self.final is not None or asserts(self.function)
+        """Whether the protocol decides about executions: by assertions or exceptions, of ranks or of ``final``."""
+        return self._final_judges or asserts(self.function)
+
+    @property
+    def _final_judges(self) -> bool:
+        return self.final is not None and asserts(self.final)
+
+    def judged(self, threads: Iterable[RankThread]) -> bool:
+        """Whether an execution of these threads came to an assertion or a raise, or ``final`` has one."""
+        lines = judging_lines(self.function)
+        if self._final_judges or lines is None:
+            return True
+        return any(not ran or ran & lines for thread in threads for ran in thread.runs())  # under a debugger none ran
 
     def judge(self, memory: Mapping[str, int], results: Sequence[Any]) -> str:
         """Check the end of an execution with ``final``.

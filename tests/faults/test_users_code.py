@@ -117,6 +117,8 @@ def mine(rank, ranks):
 CHECKS = "def bound(value):\n    if value > 9: raise ValueError(value)\ndef free(value): pass\n"
 ASSERTING = [
     "assert value < 9",
+    "assert (\n        value\n        < 9\n    ), (\n        'large')",
+    "if value > 9:\n        raise ValueError",
     "helper(value)",
     "Checks().of(value)",
     "user_checks.bound(value)",
@@ -140,6 +142,36 @@ def test_what_asserts_is_found_wherever_it_is(line: str, folder: Path, monkeypat
     monkeypatch.syspath_prepend(folder)
     (folder / "user.py").write_text(HEAD + line)
     cxlemu("explore", f"{folder}/user.py:mine", code=0)
+
+
+DEAD = [
+    "if rank == 7:\n        assert value",
+    "if rank == 7:\n        helper(value)",
+    "assert value if rank == 7 else 1",
+]
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="whoever traces the tests has taken the leash's place")
+@with_rows(*((line, 0 if line.startswith("assert") else 3) for line in DEAD))
+def test_an_assert_to_which_no_execution_comes_decides_nothing(
+    line: str, code: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "user_checks.py").write_text(CHECKS)
+    monkeypatch.syspath_prepend(folder)
+    (folder / "user.py").write_text(HEAD + line)
+    cxlemu("explore", f"{folder}/user.py:mine", code=code)
+    cxlemu("explore", f"{folder}/user.py:mine", "--replay", "s0s0s1s1", code=0)
+
+
+@with_rows(("None", 3), ("check(m)", 0))
+def test_a_final_that_asserts_nothing_decides_nothing(final: str, code: int, folder: Path) -> None:
+    checks = "def check(memory):\n    assert memory['word'] < 2\n"
+    (folder / "user.py").write_text(
+        f"from faults import Store, protocol\n{checks}@protocol('word', final=lambda m, r: {final})\n"
+        "def mine(rank, ranks):\n    yield Store('word', rank)\n"
+    )
+    for command in ("explore", "run --seeds 1 --launch threads --protocol"):
+        cxlemu(*command.split(), f"{folder}/user.py:mine", code=code)
 
 
 @pytest.mark.parametrize("leave", LEAVES)
