@@ -306,7 +306,7 @@ def test_a_pool_without_room_says_so() -> None:
             held.append(part_of(comm, 0))
 
     with pytest.raises(ArgumentError, match=r"a communicator of 2 ranks.* or make fewer communicators"):
-        together(program, ranks=2, topology=with_cards_of(2 << 20))
+        together(program, ranks=2, topology=with_cards_of(1 << 20))
 
 
 # --- wrong arguments ----------------------------------------------------------------------------------------------

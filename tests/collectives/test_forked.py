@@ -156,7 +156,7 @@ def _ends(context: RankContext, how: str) -> list[float]:
     return [float(value) for value in comm.all_reduce(array)]
 
 
-@pytest.mark.deep(rows=lambda how, memory: memory == "emulated" or how != "raise")
+@pytest.mark.deep
 @pytest.mark.parametrize("memory", [*MEMORIES])
 @pytest.mark.parametrize("how", ["close", "return", "exit", "raise"])
 def test_a_forked_childs_end_is_not_its_parents(how: str, memory: str) -> None:

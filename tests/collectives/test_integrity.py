@@ -226,6 +226,7 @@ def test_another_checksum_or_none_at_hand_is_one_sentence(monkeypatch: pytest.Mo
     )
 
 
+@pytest.mark.deep(rows=lambda backend: backend == "shm")
 @pytest.mark.parametrize("backend", ["emulated", "shm"])
 def test_cxlemu_run_checks_every_variant(backend: str) -> None:
     words = "run -n 3 -c laptop --launch threads --integrity crc32c --variant every -b 40K -e 40K --iters 1"

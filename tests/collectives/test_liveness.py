@@ -3,8 +3,8 @@
 import ctypes
 import os
 import signal
-import sys
 import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace

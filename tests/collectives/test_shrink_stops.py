@@ -16,7 +16,7 @@ from tests.helpers.tiers import PATIENT_S
 DEADLINE_S = 10.0  # of ranks that are slow, and never in vain
 
 
-@pytest.mark.deep(rows=lambda ranks: ranks != 3)
+@pytest.mark.deep
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5])
 def test_no_two_groups_go_on_when_processes_are_stopped_at_any_step(ranks: int) -> None:
     counts = stopped_shrinks(ranks, ranks, 8 if ranks == 3 else 100)

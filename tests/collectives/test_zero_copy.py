@@ -129,6 +129,7 @@ def every_way(comm: Communicator, collective: str, dtype: str, op: str, root: in
 FAST = {("native, shm", 2), ("native, emulated, worst case", 2)}
 
 
+@pytest.mark.deep(rows=lambda world: world == "native, shm")
 @pytest.mark.deep(rows=lambda world, ranks: (world, ranks) not in FAST)
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("ranks", [1, 2, 4])

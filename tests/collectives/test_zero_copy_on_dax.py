@@ -23,6 +23,7 @@ def fold_in_the_heap(context: RankContext) -> list[float]:
         return found
 
 
+@pytest.mark.deep(rows=lambda how: how == "processes")
 @pytest.mark.parametrize("how", ["threads", "processes"])
 def test_arrays_in_the_heap_are_published_where_they_lie(tmp_path: Path, how: str) -> None:
     spec = real_cards(tmp_path)

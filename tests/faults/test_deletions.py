@@ -273,8 +273,7 @@ def test_slots_that_zero_copy_has_for_results_are_waited_for() -> None:
     assert outcomes == [WRONG] * (RANKS - 1)
 
 
-@pytest.mark.deep(rows=lambda case: case.collective not in FAST or case.output_in_heap or case.variant in SLOW)
-@pytest.mark.each_value_once
+@pytest.mark.deep
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_whole_plan_is_right_in_every_mode(case: Case) -> None:
     plan = plan_of(case)

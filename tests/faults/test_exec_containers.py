@@ -9,6 +9,7 @@ from faults.programs.positions import located
 from faults.programs.result import RunChoice
 from tests.helpers.compilers import use_compiler
 from tests.helpers.pool_programs import build, built, is_quiet, kinds, on_x86, ran
+from tests.helpers.tiers import seeds
 
 pytestmark = on_x86
 
@@ -31,7 +32,8 @@ def test_a_right_program_is_quiet_and_a_wrong_one_is_found(
     assert len(ways) > 8
     for way in ways:
         words = [f"{program} /dev/dax0.0 {way} {who}" for who in "wr"]
-        for choice in (RunChoice(None, 0), RunChoice(1, 1), RunChoice(3, 3)):
+        for seed in seeds(3):
+            choice = RunChoice(seed or None, seed)
             assert is_quiet(ran(" : ".join(words), choice)), (way, choice)
         for forgotten, kind, role in (
             ("no-flush", "not-flushed", "store"),

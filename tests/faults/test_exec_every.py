@@ -249,6 +249,7 @@ int main(int count, char **words) {
 """
 
 
+@pytest.mark.deep(rows=lambda code: code == 0)
 @pytest.mark.parametrize(("second", "code", "says"), [(2, 0, "ok: every interleaving"), (3, 1, "the programs hang")])
 def test_a_thread_leaves_its_cycle_when_another_one_of_its_host_stores_outside_the_pool(
     tmp_path: Path, second: int, code: int, says: str

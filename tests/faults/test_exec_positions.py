@@ -35,8 +35,7 @@ def lines_of(source: Path, result: RunResult, kind: str = "not-flushed") -> Iter
             yield place.at.function, lines[place.at.line - 1].strip()
 
 
-@pytest.mark.deep(rows=lambda compiler, kind: (compiler, kind) != ("gcc", "not-flushed"))
-@pytest.mark.each_value_once
+@pytest.mark.deep
 @pytest.mark.parametrize(("flag", "kind"), [("NOT_FLUSHED", "not-flushed"), ("NO_INVALIDATE", "no-invalidate")])
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_what_cpps_library_accesses_in_its_threads_is_at_the_programs_line(

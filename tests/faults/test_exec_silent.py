@@ -30,6 +30,7 @@ def silent(mode: str, way: str, folder: Path, *more: str) -> Path:
 QUIET = [(way, mode) for way in ("OPENMP", *AVX_512, "LIBRARY", "BYTES", "COPIED") for mode in MODES]
 
 
+@pytest.mark.deep(rows=lambda way: way in ("COPIED", "KERNEL", "BYTES"))
 @pytest.mark.each_value_once
 @pytest.mark.parametrize(("way", "mode"), [*QUIET, ("KERNEL", "recompiled")])
 def test_a_right_program_is_quiet(way: str, mode: str, tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ def test_a_right_program_is_quiet(its: Path, way: str) -> None:
         assert result.unannounced == 0 or way == "seam", choice  # an instruction may store to both mappings
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("way", WAYS)
 def test_a_store_that_is_not_flushed_is_named(its: Path, way: str) -> None:
     result = run_way(its, f"{way} bug", CHOICES[0])

@@ -766,6 +766,7 @@ def test_ctrl_c_leaves_it_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert document["interrupted"] and document["verdict"] == "unknown"
 
 
+@pytest.mark.deep(rows=lambda which: which == "fixed")
 @pytest.mark.parametrize("name", ["shared_line", "unflushed_index", "early_ready"])
 @pytest.mark.parametrize("which", ["broken", "fixed"])
 def test_the_search_in_c_agrees_with_the_definition(name: str, which: str) -> None:

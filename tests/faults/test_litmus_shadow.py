@@ -264,7 +264,7 @@ def test_a_forbidden_outcome_is_never_reached(litmus: Litmus, in_c: bool) -> Non
         assert not litmus.shows(order, seed), f"order {order}, seed {seed}"
 
 
-@pytest.mark.deep(rows=lambda in_c: not in_c)
+@pytest.mark.deep
 @in_both
 def test_two_readers_agree_on_the_order_of_two_writers(in_c: bool) -> None:
     """IRIW: 6300 orders in the worst case; under the adversary, 20 other orders for each seed."""

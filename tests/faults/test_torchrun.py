@@ -456,6 +456,7 @@ def test_no_traceback_of_ours_is_in_the_way(tmp_path: Path) -> None:
     assert "rank.py" not in done.stdout and "KeyError: 'mine'" in done.stdout
 
 
+@pytest.mark.deep
 @needs_torch
 def test_a_rank_that_is_stopped_tells_its_line_and_a_librarys_is_not_the_scripts(tmp_path: Path) -> None:
     """The frame of a library that the script calls is passed over."""
@@ -555,7 +556,7 @@ BY_RANK_1 = "; rank 1 ended without a word"
 
 
 @needs_torch
-@pytest.mark.deep(rows=lambda how: how != "late")
+@pytest.mark.deep
 @with_rows(
     (
         "late",
@@ -699,7 +700,7 @@ IDLE = {"print('idle')": "made no process group", MEETS: "called no collective a
 
 
 @needs_torch
-@pytest.mark.deep(rows=lambda idle: idle == MEETS)
+@pytest.mark.deep
 @pytest.mark.parametrize("idle", IDLE)
 def test_a_script_that_makes_no_group_or_no_call_runs_nothing(idle: str, tmp_path: Path) -> None:
     (tmp_path / "idle.py").write_text(idle)

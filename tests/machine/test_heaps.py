@@ -112,6 +112,7 @@ def started(memory: str, *asked: str) -> list[str]:
     return [rank.communicate(timeout=PATIENT_S)[0].strip() for rank in ranks]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("memory", ["shm", pytest.param("emulated", marks=pytest.mark.deep)])
 def test_ranks_of_a_launcher_take_the_size_of_the_heaps_from_the_pool(memory: str) -> None:
     first, second = started(memory, "-", "-")

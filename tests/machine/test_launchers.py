@@ -73,7 +73,7 @@ def test_ranks_of_our_own(how: str, tmp_path: Path) -> None:
     assert (read(file)["launch"], read(file)["ranks"], read(file)["wrong"]) == (how, 3, 0)
 
 
-@pytest.mark.deep(rows=lambda launcher: launcher is srun)
+@pytest.mark.deep
 @pytest.mark.parametrize("launcher", [torchrun, srun])
 def test_ranks_of_a_launchers_environment(launcher: Any, tmp_path: Path) -> None:
     file = tmp_path / "run.json"

@@ -121,6 +121,7 @@ def killed_beside_its_manager(context: RankContext, how: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.deep(rows=lambda how: how == "own")
 @pytest.mark.parametrize("how", ["own", "manager's"])
 def test_workers_of_a_rank_that_was_killed_go_with_it(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -460,6 +460,7 @@ def _starts_a_program(context: RankContext) -> bool:
     return bool(int(re.findall(r"SigIgn:\s+(\w+)", status)[0], 16) >> (signal.SIGINT - 1) & 1)
 
 
+@pytest.mark.deep(rows=lambda expected: expected is False)
 @pytest.mark.parametrize(("main", "expected"), [(HandlesItself(), 1), (_starts_a_program, False)], ids=["own", "none"])
 def test_a_rank_keeps_a_handler_of_its_users_and_ignores_nothing_for_others(main: Any, expected: Any) -> None:
     """Without one a rank goes on: the launcher ends it."""

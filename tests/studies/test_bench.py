@@ -519,6 +519,7 @@ def test_a_tiny_run_without_peers_has_all_rows_in_json(
         assert row["wrong"] == {OURS: 0, LIMIT: 0}
 
 
+@pytest.mark.deep
 def test_a_peer_that_is_named_and_not_here_is_not_ok(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare, "BANDWIDTH_BYTES", 1 << 20)
     monkeypatch.setattr(find, "find", lambda name, pythons: find.Absent(name, "no such thing"))
@@ -574,6 +575,7 @@ def test_bad_input_is_refused(arguments: list[str], message: str) -> None:
     assert message in bench(*arguments, code=2).output
 
 
+@pytest.mark.deep
 def test_a_plot_is_of_the_kind_that_its_suffix_says_and_the_same_twice(tmp_path: Path) -> None:
     from studies.cli.bench_plot import draw
     from studies.cli.picture import KINDS, save

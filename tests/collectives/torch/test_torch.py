@@ -205,7 +205,7 @@ def test_a_peer_that_ends_is_reported_long_before_its_process_has_ended(how: str
     assert "rank 1 left; rank 0 waits in [all_reduce" in said and told.exists()
 
 
-@pytest.mark.deep(rows=lambda ends: ends != "in a message's callback")
+@pytest.mark.deep
 @pytest.mark.parametrize("ends", ["at rest", "in a call's callback", "in a message's callback"])
 def test_a_script_that_leaves_all_to_its_end_ends_without_a_traceback(ends: str, tmp_path: Path) -> None:
     env = {**os.environ, **SHM, "OMP_NUM_THREADS": "1"}
