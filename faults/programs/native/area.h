@@ -79,7 +79,6 @@ typedef struct {
     uint64_t news; /* the last step that stored something on its host; or anywhere, where another thread is beside it */
     uint64_t stays; /* it makes no step in this run any more since this one, at which a round began; 0: it does */
     uint64_t rounds; /* how often it has come to the same state since */
-    uint64_t own; /* in a search: a hash of its own state at its last step */
 } thread_cycle;
 
 /* A thread's last step. */

@@ -423,15 +423,6 @@ void cycle_round(const program_self *me) {
     record_cycle(me->thread, a->steps - 1);
 }
 
-/* Mix into a thread's state those in which the others of its process came to their steps: one may count its rounds by itself. */
-static uint64_t with_siblings(uint64_t all, int thread) {
-    const program_area *a = here.area;
-    for (int k = 0; k < a->thread_count; k++)
-        if (k != thread && a->threads[k].process == a->threads[thread].process && !is_over(k))
-            all = mixed(all, a->cycles[k].own);
-    return all;
-}
-
 /* Whether a thread's process had the same memory at all steps of a round since a state of its past: a thread that shares it might have
  * seen another one in between. */
 static bool only_looked(const program_self *me, int since) {
@@ -445,7 +436,6 @@ static bool only_looked(const program_self *me, int since) {
 void cycle_fold(program_self *me, uint64_t at) {
     program_area *a = here.area;
     thread_cycle *its = &a->cycles[me->thread];
-    if (its->since != a->written) its->own = a->steps; /* until its state is known */
     if (!a->threads[me->thread].idle_steps || its->stays) return;
     if (its->since == a->written) {
         if (!memory_differs(me->thread)) return;
@@ -453,9 +443,7 @@ void cycle_fold(program_self *me, uint64_t at) {
     }
     const uint64_t own = own_state(me, at);
     if (!own) return; /* at an instruction that is unwound no further */
-    its->own = own;
-    /* Those of caches only here: in other runs nature goes on moving lines in a hang, too. */
-    const uint64_t state = caches(with_siblings(own, me->thread));
+    const uint64_t state = caches(own); /* in other runs nature goes on moving lines in a hang, too */
     if (me->mark.since != its->news)
         me->past_count = 0, me->mark.since = its->news, me->mark.base = 1, me->mark.tries = 0;
     if (!mappings_pages) list_mappings(); /* and again where a cycle seems to close */
