@@ -424,9 +424,11 @@ void cycle_round(const program_self *me) {
 }
 
 /* Whether a thread's process had the same memory at all steps of a round since a state of its past: a thread that shares it might have
- * seen another one in between. */
+ * seen another one in between. Where the past holds not all of its steps, that is not known. */
 static bool only_looked(const program_self *me, int since) {
-    for (int k = 0; !turn_alone(me->thread) && k < me->past_count; k++)
+    if (turn_alone(me->thread)) return true;
+    if (me->mark.base > 1) return false;
+    for (int k = 0; k < me->past_count; k++)
         if (me->past[k].step > me->past[since].step && me->past[k].memory != me->past[since].memory) return false;
     return true;
 }
@@ -449,7 +451,7 @@ void cycle_fold(program_self *me, uint64_t at) {
     if (!mappings_pages) list_mappings(); /* and again where a cycle seems to close */
     int k = 0;
     while (k < me->past_count && me->past[k].state != state) k++;
-    if (k == me->past_count && (k == PAST || me->memory_bytes > MEMORY_SMALL)) {
+    if (k == me->past_count && (k == PAST || (me->memory_bytes > MEMORY_SMALL && turn_alone(me->thread)))) {
         if (++me->mark.tries < me->mark.base) return;
         me->mark.base *= 2, me->mark.tries = 0;
     }
