@@ -124,8 +124,9 @@ class TestWhatHostsLearnThere:
         for mistake, kind in (("no-flush", "not-flushed"), ("no-invalidate", "no-invalidate")):
             assert kind in kinds(of_locks(RunChoice(1, 1), lock, "8", mistake, free=True))
 
-    def test_an_atomic_load_has_not_seen_what_was_stored_behind_it(self, tmp_path: Path) -> None:
-        assert is_quiet(of_locks(RunChoice(1, 1), "look", str(tmp_path), free=True))
+    @pytest.mark.parametrize("load", ["look-at-atomic", "look-at-plain"])
+    def test_a_load_has_not_seen_what_was_stored_behind_it(self, tmp_path: Path, load: str) -> None:
+        assert is_quiet(of_locks(RunChoice(1, 1), load, str(tmp_path), free=True))
 
     def test_a_store_beside_another_ones_bytes_hides_them_not(self) -> None:
         for choice in CHOICES:

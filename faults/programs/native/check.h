@@ -213,8 +213,9 @@ typedef struct {
 enum { LOG = 512, LOADS = 4, REPORTED = 2048, EXPECTED = 64 };
 
 typedef struct {
-    bool born;
+    bool born, unsure;
     uint32_t knows[PROGRAM_HOSTS]; /* the last step that it knows of each host */
+    uint32_t sure[PROGRAM_HOSTS]; /* where it is unsure, what it knew before: the rest perhaps */
     uint32_t knew_when_born[PROGRAM_HOSTS]; /* the same at its first process's start, when its caches were empty */
     uint32_t told[PROGRAM_HOSTS], told_before[PROGRAM_HOSTS]; /* the steps at which it last learned of each host */
     uint16_t published[PROGRAM_HOSTS], heard[PROGRAM_HOSTS]; /* the places of the store and the load by which it did */
@@ -287,10 +288,14 @@ static inline check_room *room_now(void) { return (check_room *)(void *)program_
 
 void know_start(int host, int stage);
 void know_end(int host, int stage, uint32_t now);
-/* A host has seen another host's write, and so knows all that came before it. */
-void know_learn(int host, const check_write *seen, uint16_t heard_at, uint32_t now);
+/* A host has seen another host's write, perhaps at least, and so knows all that came before it. */
+void know_learn(int host, const check_write *seen, uint16_t heard_at, uint32_t now, bool perhaps);
 static inline bool known(int host, const check_write *w) {
     return w->host == host || w->time <= room_now()->host[host].knows[w->host];
+}
+static inline bool known_for_sure(int host, const check_write *w) {
+    const check_host *h = &room_now()->host[host];
+    return known(host, w) && (!h->unsure || w->host == host || w->time <= h->sure[w->host]);
 }
 static inline bool known_landed(int host, const check_write *w) {
     if (w->landed && w->host == host) return true;

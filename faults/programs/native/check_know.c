@@ -38,10 +38,14 @@ static bool learn(int host, int other, uint32_t time) {
     return true;
 }
 
-void know_learn(int host, const check_write *seen, uint16_t heard_at, uint32_t now) {
+void know_learn(int host, const check_write *seen, uint16_t heard_at, uint32_t now, bool perhaps) {
     check_host *h = host_of(host);
+    uint32_t knew[PROGRAM_HOSTS];
+    memcpy(knew, h->knows, sizeof knew);
+    if (!perhaps) h->unsure = false;
     if (!learn(host, seen->host, seen->time)) return;
     note(host, now);
+    if (perhaps && !h->unsure) memcpy(h->sure, knew, sizeof knew), h->unsure = true;
     h->told_before[seen->host] = h->told[seen->host];
     h->told[seen->host] = now;
     h->published[seen->host] = seen->site, h->heard[seen->host] = heard_at;

@@ -135,7 +135,7 @@ static check_write *newest_known(const check_touch *t, uint64_t bytes) {
 /* Note that a host has seen this write, and with it the same host's earlier stores to the line: a line comes from the pool as a
  * whole. */
 static void sees(const check_touch *t, int word, const check_write *w) {
-    know_learn(t->step->host, w, (uint16_t)t->step->site, (uint32_t)t->step->number);
+    know_learn(t->step->host, w, (uint16_t)t->step->site, (uint32_t)t->step->number, t->step->what == LOAD_PERHAPS);
     room_now()->thread[t->step->thread].told = (uint32_t)t->step->number;
     t->line->tells |= (uint8_t)(1u << word);
     room_now()->tells[t->step->site % PROGRAM_SITES / 8] |= (uint8_t)(1u << t->step->site % 8);
@@ -171,7 +171,7 @@ static void load_word(const check_touch *t, int word, check_copy *copy, const ui
         if (wrong && !(newest->seen & bit_of(t))) tell(t, word, newest, LOST_UPDATE, MANIFEST, &f);
         return;
     }
-    if (newest->seen & bit_of(t) && !stale) return;
+    if ((newest->seen & bit_of(t) && !stale) || !known_for_sure(t->step->host, newest)) return;
     int kind = missing(t, newest, copy, &f);
     if (!kind && t->line->overtakes == copy->host && !(newest->seen & bit_of(t))) {
         kind = INVALIDATE_OVERTAKES;
@@ -186,8 +186,9 @@ void rule_hear(const check_touch *t, unsigned words) {
     for (int word = 0; word < LINE_WORDS; word++) {
         const uint64_t bytes = touched_bytes(t) & bytes_of_word(word);
         const check_write *got = line_holds(t->line, line_write(t->line, held(t->line->pool, word)), bytes);
-        const bool news = got && got->host != t->step->host && !known(t->step->host, got);
-        if (words >> word & 1 && news) sees(t, word, got);
+        if (!got || !(words >> word & 1)) continue;
+        const bool perhaps = t->step->what == LOAD_PERHAPS;
+        if (perhaps ? !known(t->step->host, got) : !known_for_sure(t->step->host, got)) sees(t, word, got);
     }
 }
 

@@ -9,6 +9,8 @@
 #include "real.h"
 #include "self.h"
 
+#define LOCK_S 60.0
+
 int coherent_range(int pool, int64_t offset) {
     const program_options *o = &here.area->options;
     for (int k = 0; k < PROGRAM_COHERENT && o->coherent[k].end; k++)
@@ -27,6 +29,7 @@ void coherent_loads(const program_step *load, const uint8_t *twin) {
         return;
     open_load *its = &a->loads[load->thread];
     its->step = *load, its->step.locked = false; /* its fence is behind it */
+    its->step.what = load->kind == STEP_LOAD ? LOAD_PERHAPS : 0;
     memcpy(its->bytes, twin + load->offset,
            (size_t)load->nbytes < sizeof its->bytes ? (size_t)load->nbytes : sizeof its->bytes);
 }
@@ -34,6 +37,7 @@ void coherent_loads(const program_step *load, const uint8_t *twin) {
 void coherent_loaded(int thread, const void *value, size_t nbytes) {
     open_load *its = &here.area->loads[thread];
     if (its->step.nbytes == (int64_t)nbytes && memcmp(its->bytes, value, nbytes) == 0) its->step.nbytes = 0;
+    its->step.what = 0;
 }
 
 static bool overlap(const open_store *open, const pool_range *range) {
@@ -59,6 +63,24 @@ static void hears(program_step *load) {
         program_watcher_now->load(load, image_of(here.host, load->pool)->cache.data + load->offset);
 }
 
+static void hears_all(program_step *load) {
+    const pool_range range = {load->pool, load->offset, load->nbytes};
+    hears(load);
+    for (int other = 0; other < here.area->thread_count; other++) {
+        if (other == load->thread || !overlap(&here.area->opens[other], &range)) continue;
+        store_told_early(other, load->kind == STEP_RMW);
+        hears(load);
+    }
+}
+
+void coherent_rested(int thread) {
+    program_step *its = &here.area->loads[thread].step;
+    const uint8_t what = its->what;
+    if (!its->nbytes || !host_lock_take(&here.area->lock, LOCK_S)) return;
+    its->what = 0, hears_all(its), its->what = what;
+    host_lock_release(&here.area->lock);
+}
+
 void coherent_hears(int thread, uint64_t at) {
     program_area *a = here.area;
     for (int k = 0; k < a->thread_count; k++) {
@@ -67,12 +89,7 @@ void coherent_hears(int thread, uint64_t at) {
         if (!its->nbytes || its->host != here.host) continue;
         if (k == thread && at == step_place(STEP_LOAD, &range))
             continue; /* it looks again, as it has seen nothing new */
-        hears(its);
-        for (int other = 0; other < a->thread_count; other++) {
-            if (other == k || !overlap(&a->opens[other], &range)) continue;
-            store_told_early(other, its->kind == STEP_RMW);
-            hears(its);
-        }
+        hears_all(its);
         if (k == thread) its->nbytes = 0;
     }
 }

@@ -37,6 +37,9 @@ enum fence_kind {
     FENCE_FULL, /* mfence */
     FENCE_LOCKED, /* a locked instruction, or xchg: orders as mfence does */
 };
+enum {
+    LOAD_PERHAPS = 1
+}; /* a plain load of a coherent range, with --free: it took place before the line was so, or behind that */
 
 /* The functions that announce accesses. `at` is an address of the program: only prog_flush cares for those outside of
  * every pool. `pc` is the code that accesses it. A range may cross lines. Loads and stores are announced before they
@@ -113,7 +116,7 @@ typedef uint32_t program_site;
 typedef struct {
     uint64_t number; /* of the step in the trace, from 1; nature's moves around the step have the same one */
     uint8_t kind,
-        what; /* step_kind; a flush's flush_kind, a fence's fence_kind, an operation's part, whether damage killed a process */
+        what; /* step_kind; a flush's flush_kind, a fence's fence_kind, a load's LOAD_PERHAPS, an operation's part, whether damage killed */
     bool locked, system; /* a locked instruction; an access by a system call on the program's behalf */
     uint8_t host, pool;
     uint16_t thread, other; /* indices into program_area.threads */

@@ -198,6 +198,7 @@ bool step_is_quiet(const program_self *me, int kind, int what, const pool_range 
  * from a load of a coherent line than the pool held at its step. */
 void coherent_loads(const program_step *load, const uint8_t *twin); /* at such a step; also of a locked instruction */
 void coherent_loaded(int thread, const void *value, size_t nbytes); /* behind an atomic load: what it has seen */
+void coherent_rested(int thread); /* within a step's end: a load is still to come */
 void coherent_hears(int thread, uint64_t at); /* before the step `at`: from what this host's threads have loaded */
 void coherent_stores(int thread, const pool_range *range); /* report all that other threads have announced there */
 void coherent_stored(int thread, const pool_range *range); /* bytes no longer say whether others have stored there */

@@ -342,6 +342,7 @@ void step_end(program_self *me) {
         host_lock_release(&area()->lock);
         if (over) rest_wake();
         rest_if_idle(idle);
+        if (program_coherent_anywhere) coherent_rested(me->thread);
     } else turn_leave(me->thread);
     me->inside = false;
     if (__builtin_expect(me->late_count != 0, 0)) signals_late(me);

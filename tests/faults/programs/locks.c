@@ -95,18 +95,19 @@ static void file(const char *folder, const char *name, int wait) {
 }
 
 /* Host 1 looks at a flag, which host 0 sets behind that, and then at old bytes, as it has not learned of new ones. */
-static int looks(uint32_t me, const char *folder) {
+static int looks(uint32_t me, const char *folder, int plain) {
     if (me == 0) {
         file(folder, "looked", 1);
         s->table[0]++;
         cxl_flush(&s->table, sizeof s->table);
         cxl_fence();
-        atomic_store_explicit(&s->now, 1, memory_order_release);
+        if (plain) s->plain_now = 1;
+        else atomic_store_explicit(&s->now, 1, memory_order_release);
         file(folder, "stored", 0);
         return 0;
     }
     uint64_t seen = *(volatile uint64_t *)s->table;
-    seen += atomic_load_explicit(&s->now, memory_order_acquire);
+    seen += plain ? s->plain_now : atomic_load_explicit(&s->now, memory_order_acquire);
     file(folder, "looked", 0);
     file(folder, "stored", 1);
     return seen + *(volatile uint64_t *)s->table > 1;
@@ -130,7 +131,7 @@ int main(int count, char **words) {
     const size_t nbytes = sizeof s->count + sizeof s->table;
     s = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, open(words[1], O_RDWR), 0);
     if (s == MAP_FAILED) return 3;
-    if (!strcmp(lock, "look")) return looks(me, words[4]);
+    if (!strncmp(lock, "look-at", 7)) return looks(me, words[4], !strcmp(lock, "look-at-plain"));
     if (!strcmp(lock, "wait")) return waits(me);
     for (int k = 0, rounds = count > 4 ? atoi(words[4]) : 8; k < rounds; k++) {
         if (strcmp(mistake, "no-lock")) take(lock, me);
