@@ -177,6 +177,7 @@ RUN = ["run", "-n", "3", "-b", "1K", "-e", "1K", "--iters", "2", "--launch", "th
 SIMULATE = ["simulate", "all_reduce", "-c", "titan2-6xcz120", "-n", "3", "-b", "1K", "-e", "1K", "--check"]
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize(("name", "wrong"), [("last_first", True), ("own_order", False), ("other_on_each", True)])
 @pytest.mark.parametrize(
     "arguments", [RUN, [*RUN, "--engine", "reference"], SIMULATE], ids=["native", "reference", "virtual"]

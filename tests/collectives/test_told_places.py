@@ -175,6 +175,7 @@ def forms() -> Iterator[tuple[str, bool]]:
             yield collective, True
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize(("collective", "in_place"), [*forms()])
 def test_plans_are_proved_and_keep_their_contract_wherever_arrays_lie(collective: str, in_place: bool) -> None:
     redop = "sum" if collective in REDUCTIONS else "none"

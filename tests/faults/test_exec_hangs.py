@@ -54,6 +54,7 @@ def test_a_program_that_polls_while_another_one_reads_is_not_called_hung(waits: 
     assert result.exit_code == 0, result.output
 
 
+@pytest.mark.deep(rows=lambda code: code == 0)
 @pytest.mark.parametrize(("what", "code"), [("asks", 0), ("stops", 1)])
 def test_threads_that_answer_each_other_are_called_hung_once_they_stop(what: str, code: int) -> None:
     """Each returns to its state while the other one goes on; one of them counts the questions in its stack."""

@@ -800,6 +800,7 @@ def test_of_a_long_execution_the_end_is_shown_and_all_by_replay(tmp_path: Path) 
     assert "\n  1    store" in whole and "\n  70   store" in whole and "left out" not in whole
 
 
+@pytest.mark.deep(rows=lambda file: file.stem == "shrink")
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.py")), ids=lambda file: file.stem)
 def test_the_known_bugs_are_found_and_their_repairs_exhausted(file: Path) -> None:
     ranks = re.search(rf"{file.stem}.py:broken (-n \d)", file.read_text())  # as its file says

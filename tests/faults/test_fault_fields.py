@@ -62,6 +62,7 @@ def test_every_field_of_every_kind_is_tried() -> None:
     assert {name for kind in FAULTS.values() for name in fields(kind)} == {*NOWHERE, *AMOUNTS}
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize(
     ("kind", "name"), [(kind.name, name) for kind in FAULTS.values() for name in fields(kind) if name not in AMOUNTS]
 )

@@ -244,7 +244,7 @@ def forbidden() -> Iterator[Litmus]:
 in_both = pytest.mark.parametrize("in_c", [False, True], ids=["numpy", "c"])
 
 
-@pytest.mark.deep(rows=lambda litmus, in_c: not in_c or litmus.name in ("RESIDUE-eviction", "STALEALLOC"))
+@pytest.mark.deep(rows=lambda litmus, in_c: not in_c or litmus.name in ("RESIDUE", "RESIDUE-eviction", "STALEALLOC"))
 @in_both
 @pytest.mark.parametrize("litmus", list(allowed()), ids=lambda litmus: litmus.name)
 def test_an_allowed_outcome_is_reached(litmus: Litmus, in_c: bool) -> None:

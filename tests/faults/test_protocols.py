@@ -541,7 +541,7 @@ def test_repaired_protocols_are_right_on_every_memory(file: Path, backend: str, 
     assert f"# {12 if backend == 'emulated' else 4} runs, 0 wrong, " in done.output
 
 
-@pytest.mark.deep(rows=lambda file: file.stem != "ring_queue")
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "file", [file for file in EXAMPLES if "_l" in file.stem or "_q" in file.stem], ids=lambda file: file.stem
 )

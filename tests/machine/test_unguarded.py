@@ -40,6 +40,7 @@ def test_a_program_with_a_guard(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "[1, 2]\n", "")
 
 
+@pytest.mark.deep(rows=lambda how: how == "-c")
 @pytest.mark.parametrize("how", ["-", "-c"])
 def test_a_function_that_no_file_has(how: str) -> None:
     program = PROGRAM.format(guard="")

@@ -131,7 +131,7 @@ def test_workers_of_a_rank_that_was_killed_go_with_it(
     workers: list[int] = []
 
     def note(pid: object) -> None:
-        assert isinstance(pid, int) and is_running(pid)
+        assert isinstance(pid, int)  # it may have ended with its rank before its number is read
         workers.append(pid)
 
     main = partial(killed_beside_its_manager, how=how)
