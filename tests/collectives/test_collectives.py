@@ -146,6 +146,7 @@ def test_all_variants_add_floats_to_the_same_bits(dtype: str, ranks: int) -> Non
 # --- contracts on symbols -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.each_value_once
 @pytest.mark.deep(rows=lambda ranks: ranks > 3)
 @pytest.mark.parametrize("ranks", range(1, 17))
 @pytest.mark.parametrize("collective", COLLECTIVES)

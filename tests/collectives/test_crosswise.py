@@ -37,6 +37,7 @@ def copies(plan: Plan, rank: int, op: Op) -> int:
     return sum(i.op == op for stream in plan.part(rank).streams for i in stream.instructions)
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize(("ranks", "cards"), [(2, 1), (3, 16), (5, 2), (7, 16), (8, 6), (12, 6)])
 @pytest.mark.parametrize("nbytes", [64, 200, 4000])
 def test_every_block_has_one_place_which_is_in_its_row_and_in_its_column(ranks: int, cards: int, nbytes: int) -> None:

@@ -71,6 +71,7 @@ def time_and_bound(name: str, collective: str, ranks: int, size: int, dtype: str
     ).time_ns, 0.0 if bound is None else bound.started_ns
 
 
+@pytest.mark.each_value_once
 @pytest.mark.deep(rows=lambda name, ranks: (name, ranks) not in (("six-cards", 3), ("thousand-hosts", 32)))
 @pytest.mark.parametrize(("name", "ranks"), places(3, 4, 8, 32, 64))
 @pytest.mark.parametrize("collective", MADE_OF)

@@ -108,6 +108,7 @@ ORDERS = [
 ]
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("how", ["group", "of"])
 @pytest.mark.parametrize("lists", ORDERS, ids=str)
 def test_members_that_list_each_other_in_other_orders_are_told_so(lists: tuple[list[int], ...], how: str) -> None:

@@ -121,6 +121,7 @@ REVEALING = [
 ]
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize(("redop", "dtype"), REVEALING)
 @pytest.mark.parametrize("ranks", [3, 4, 9])
 def test_every_other_order_shows_in_a_few_lines(ranks: int, redop: str, dtype: str) -> None:
@@ -136,6 +137,7 @@ def test_every_other_order_shows_in_a_few_lines(ranks: int, redop: str, dtype: s
     assert apart is not None and (ranks % 2 or oracle.wrong_elements(apart, right).size)
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("ranks", [3, 4, 6])
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_a_line_is_enough_for_most_orders_of_a_sum(ranks: int, dtype: str) -> None:

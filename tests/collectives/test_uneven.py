@@ -298,6 +298,7 @@ def test_wrong_arguments_are_refused_in_a_sentence(misuse: str) -> None:
 # --- contracts and proofs -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("collective", [*UNEVEN, "scan", "exscan"])
 @pytest.mark.parametrize("counts", ["given", "staircase"])
 def test_plans_of_uneven_blocks_are_proved(collective: str, counts: str) -> None:

@@ -144,6 +144,7 @@ def stages(program: Path, recovers: str = "") -> list[str]:
     return f"{program} go :: {recovers} {program} recover".split()
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("recovers", ["@0", "@1"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_that_recovers_is_ok_at_every_crash(name: str, recovers: str) -> None:

@@ -46,6 +46,7 @@ def deletions(plan: Plan) -> Iterator[tuple[Op, Plan]]:
 EVERY = [(c, v) for c in COLLECTIVES for v in variants(c)]
 
 
+@pytest.mark.each_value_once
 @pytest.mark.deep(rows=lambda ranks: ranks > 2)
 @pytest.mark.parametrize(("collective", "variant"), EVERY, ids=str)
 @pytest.mark.parametrize("ranks", [2, 3])

@@ -162,6 +162,7 @@ def test_the_same_choice_is_the_same_trace_of_accesses(choice: RunChoice) -> Non
 # --- instructions -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("flags", [("-fPIE", "-pie"), ("-fno-PIE", "-no-pie")], ids=["pie", "no-pie"])
 @pytest.mark.parametrize("choice", [RunChoice(None, 0), RunChoice(1, 1)], ids=str)
 @pytest.mark.parametrize("check", [False, True], ids=["pages", "accesses"])

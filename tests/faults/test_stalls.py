@@ -161,6 +161,7 @@ def check_said(met: Met, rank: int) -> None:
         assert match is None
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("stalls", range(RANKS))
 @pytest.mark.parametrize(
     "seconds", [pytest.param(s, marks=() if s in (0.6, 3.0) else pytest.mark.deep) for s in STALLS_S]

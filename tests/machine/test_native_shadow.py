@@ -49,6 +49,7 @@ def some_range(chance: random.Random) -> tuple[int, int]:
     return offset, nbytes
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("seed", [None, 1])
 @pytest.mark.parametrize("number", range(6))
 def test_large_windows_are_as_in_the_definition(number: int, seed: int | None) -> None:

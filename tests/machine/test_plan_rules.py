@@ -459,6 +459,7 @@ def test_the_sweep_finds_what_comparing_every_pair_finds() -> None:
         assert rivals == any(finding.rule.name == "one writer" for finding in findings(made))
 
 
+@pytest.mark.each_value_once
 @pytest.mark.deep(rows=lambda ranks: ranks not in (1, 3))
 @pytest.mark.parametrize("ranks", range(1, 10))
 @pytest.mark.parametrize("collective", COLLECTIVES)

@@ -228,6 +228,7 @@ def test_every_byte_that_leaves_a_tier_arrives_in_another() -> None:
     assert sum(nbytes for name, nbytes in used.items() if re.match(r"card\d writes", name)) == PAGE
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("policy", ["lru", "hotness", "prefetch"])
 @pytest.mark.parametrize("workload", [EMBEDDING, KV], ids=lambda its: its.name)
 def test_policies_conserve_bytes_and_hit_more(workload: Workload, policy: str) -> None:
