@@ -265,7 +265,7 @@ def test_several_numbers_of_ranks_are_taken_or_refused_in_a_sentence(verb: str) 
     with click.Context(command) as ctx:
         if isinstance(ranks.type, RanksParam):
             for twice in ("3,3", "2-4,3"):
-                with pytest.raises(click.BadParameter, match="3 ranks are named twice"):
+                with pytest.raises(click.BadParameter, match="-n 3 is named twice"):
                     ranks.type_cast_value(ctx, twice)
             assert ranks.type_cast_value(ctx, "2,3") == (2, 3) and ranks.make_metavar(ctx) == "N|N-N|N,N"
         else:

@@ -68,7 +68,7 @@ class RanksParam(click.ParamType):  # type: ignore[type-arg]  # generic only in 
                     ctx,
                 )
             if twice := numbers & {*range(first, last + 1)}:
-                self.fail(f"{min(twice)} ranks are named twice.", param, ctx)
+                self.fail(f"-n {min(twice)} is named twice.", param, ctx)
             numbers.update(range(first, last + 1))
         return tuple(sorted(numbers))
 
