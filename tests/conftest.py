@@ -19,6 +19,8 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -85,6 +87,18 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("deep" if deep else "fast")  # --hypothesis-profile replaces it
     config.stash[LEFT_OUT] = 0
     gc.set_threshold(GARBAGE_SELDOM, 10, 10)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Workers begin with another part of the modules each: what one has compiled, the others read."""
+    if (worker := getattr(session.config, "workerinput", None)) is None:
+        return
+    here = session.config.invocation_params.dir
+    files = sorted(file for argument in session.config.args for file in (here / argument).rglob("test_*.py"))
+    for file in files[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
+        if file.is_relative_to(session.config.rootpath):
+            with suppress(Exception, pytest.skip.Exception):  # which the collection says
+                import_module(".".join(file.relative_to(session.config.rootpath).with_suffix("").parts))
 
 
 def pytest_report_header() -> str:
