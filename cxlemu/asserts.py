@@ -2,7 +2,6 @@
 
 import ast
 import dis
-import linecache
 import os
 import sys
 from collections.abc import Iterator
@@ -12,7 +11,9 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from cxlemu.errors import ArgumentError
+from cxlemu.files import read_file
 
+SOURCE_BYTES_MAX = 1 << 24
 _OURS = ("cxlemu", "collectives", "faults", "studies")
 _STANDARD = Path(os.__file__).parent
 _REWRITTEN = "@pytest_ar"  # a name in modules whose assertions pytest has turned into other statements
@@ -84,9 +85,11 @@ def judging_lines(function: Any) -> set[tuple[str, int]] | None:
         return None
     judging = set()
     for file in {code.co_filename for _, code in users_codes(function)}:
-        if not (lines := linecache.getlines(file)):
+        try:
+            tree = ast.parse(read_file(Path(file), SOURCE_BYTES_MAX))
+        except (OSError, SyntaxError):  # no file, or another one by now
             return None
-        for node in ast.walk(ast.parse("".join(lines))):
+        for node in ast.walk(tree):
             raises = isinstance(node, ast.FunctionDef) and any(isinstance(each, ast.Raise) for each in ast.walk(node))
             if isinstance(node, ast.stmt) and (raises or isinstance(node, ast.Assert)):
                 judging |= {(file, line) for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}

@@ -14,7 +14,7 @@ from inspect import isasyncgen, iscoroutine, isgenerator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from cxlemu.asserts import AssertingLoader
+from cxlemu.asserts import SOURCE_BYTES_MAX, AssertingLoader
 from cxlemu.budget import BudgetSpentError, within
 from cxlemu.errors import ArgumentError
 from cxlemu.files import read_file
@@ -22,7 +22,6 @@ from cxlemu.signals import is_stop
 from cxlemu.suggest import meant
 
 LOAD_S = 60.0  # longest time in which a file is executed
-SOURCE_BYTES_MAX = 1 << 24
 
 _leave_process = os._exit
 _inside = threading.local()

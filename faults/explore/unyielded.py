@@ -9,10 +9,9 @@ from types import CodeType, FunctionType
 from typing import Any
 from weakref import WeakSet
 
-from cxlemu.asserts import users_codes
+from cxlemu.asserts import SOURCE_BYTES_MAX, users_codes
 from cxlemu.errors import ArgumentError
 from cxlemu.files import read_file
-from cxlemu.userfile import SOURCE_BYTES_MAX
 from faults.explore import operations
 
 _YIELDED: WeakSet[FunctionType] = WeakSet()  # functions that are checked: each of a protocol's runs asks again
