@@ -30,20 +30,21 @@ def check_output(flag: str, path: Path | None) -> None:
     """
     if path is None:
         return
-    check_once(flag, path)
     ctx = click.get_current_context(silent=True)
     if path != STDOUT:
         with writing(flag, path):
             check_writable(path)
-    elif ctx is not None and _STREAM not in ctx.meta:
+    check_once(flag, path)
+    if path == STDOUT and ctx is not None and _STREAM not in ctx.meta:
         ctx.with_resource(_text_to_stderr(ctx))
 
 
 def check_once(flag: str, path: Path) -> None:
     """Refuse a file that another output of the command has: the last to be written would be all that is left."""
     ctx = click.get_current_context(silent=True)
-    if ctx is None or path.is_char_device():  # as /dev/null
-        return
+    with writing(flag, path):
+        if ctx is None or path.is_char_device():  # as /dev/null
+            return
     named = ctx.meta.setdefault(_NAMED, {}).setdefault(os.path.realpath(path), (flag, path))
     if named != (flag, path):
         raise ArgumentError(f"{named[0]} {named[1]} and {flag} {path} are one file: give each its own")
