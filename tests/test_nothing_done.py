@@ -153,6 +153,8 @@ ROWS = [
     (f"{CAMPAIGN} --html x --junit x", 2, "--junit x and --html x are one file"),
     (f"{CAMPAIGN} --json x --resume x", 2, "--json x and --resume x are one file"),
     ("exec --pool /p=1M --sarif x --html x -- true", 2, "--sarif x and --html x are one file"),
+    ("exec --pool /p=1M --every --resume x --html x -- true", 2, "--html x and --resume x are one file"),
+    ("plan save barrier -n 2 -O x.plan --json x.plan", 2, "--json x.plan and --output x.plan are one file"),
     ("topology show laptop --json x.svg --svg x.svg", 2, "--json x.svg and --svg x.svg are one file"),
     ("simulate barrier -n 2 --json /dev/null --trace /dev/null", 0, "engine virtual"),
     # options that would change nothing
