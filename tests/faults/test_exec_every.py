@@ -53,6 +53,8 @@ def test_where_caches_are_coherent_only_interleavings_differ(litmus: Path) -> No
     assert outcomes(litmus, words, evictions=0, coherent=True) == {"01", "10", "11"}
     assert outcomes(litmus, words, evictions=0) == {"00"}  # nobody flushes
     assert outcomes(litmus, words, evictions=1) == {"00", "01", "10"}
+    again = "s:0:1 f:0 s:0:2 s:0:3 f:0 x : l:0"  # the 2 leaves once the 1 has arrived
+    assert outcomes(litmus, again, evictions=1) == {"0", "1", "2", "3"}
 
 
 def test_a_host_that_sleeps_between_looks_wakes(litmus: Path) -> None:

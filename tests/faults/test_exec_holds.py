@@ -14,6 +14,7 @@ from tests.helpers.pool_programs import build, on_x86
 pytestmark = on_x86
 ONE = ("--worst-case", "--seed", "0", "--no-shrink")
 EVERY = ("--every", "--no-shrink", "--budget", "300s")
+EVICTING = (*EVERY, "--evictions", "1")
 CRASH = ("--crash", "every", "--no-shrink", "--budget", "300s")
 
 
@@ -71,6 +72,16 @@ INVARIANTS = {
     "lines that one fence lands are examined one by one": (ONE, "together", 1, ["invariant"]),
     "two flushed lines arrive in any order": (EVERY, "no-fence", 1, ["invariant"]),
     "any host's process finds it": (EVERY, "no-fence 1 : no-fence 0", 1, ["invariant"]),
+    "a line leaves between two stores": (EVICTING, "halves", 1, ["invariant"]),
+    "none leaves by itself": (EVERY, "halves", 0, []),
+    "a line leaves amid a copy": (EVICTING, "copy", 1, ["invariant"]),
+    "a line leaves before another one arrives": (EVICTING, "order", 1, ["invariant"]),
+    "a line leaves when it was published": (EVICTING, "invariant 0 : invariant 1", 0, []),
+    "a line leaves behind its last arrival": (EVICTING, "again", 1, ["invariant"]),
+    "a line leaves before the declaration": (EVICTING, "left", 1, ["invariant"]),
+    "what nobody waits for arrives": (EVERY, "posted", 1, ["invariant"]),
+    "a declaration reads the pool": (EVERY, "declared 0 : declared 1", 1, ["invariant"]),
+    "a crash leaves a line": (CRASH, "order 0 :: order 1", 1, ["lost-in-crash", "invariant"]),
     "nobody is there to look": (ONE, "nobody 1 :: nobody 0", 3, []),
 }
 

@@ -117,6 +117,7 @@ class Trace(NamedTuple):
     complete: bool  # whether all of the run was recorded
     rounds: Sequence[tuple[int, RunEvent]] = ()  # those of cycles, each with the number of events before it
     repeats: bool = False  # whether the run has ended since what follows is that of another one
+    invariants: Sequence[frozenset[Line]] = ()  # of each the lines that it reads whenever one of them arrives
 
 
 def copied(value: Any) -> Any:

@@ -16,7 +16,7 @@ _ENTRY = struct.Struct("<IIIHBBBBBB4x")  # record_entry of native/record.h
 _KIND_AT = struct.calcsize("<IIIH")
 _LOAD, _STORE, _RMW, _NT_STORE, _FLUSH, _FENCE, _, _YIELD = range(1, 9)
 _STORES = (_STORE, _RMW, _NT_STORE)
-_THREAD_END, _PROCESS_END, _OPERATION, _DEVICE_SEEN = 12, 15, 18, 20
+_THREAD_END, _PROCESS_END, _OPERATION, _DEVICE_SEEN, _INVARIANT = 12, 15, 18, 20, 21
 _BEGINS, _ENDS = 1, 2
 # In place of a pool, where the order of two events matters though no cache can tell: an operation that ends before
 # another one begins, and lines of an invariant that arrive.
@@ -190,7 +190,7 @@ class _Reader:
             self._events.append(RunEvent((LAND, host, pool, line), host, arrived=arrived, posted=its, stores=True))
             self._enabled.append(frozenset())
             self._order.add(self._events[-1], 0)
-        return Trace(self._events, self._enabled, complete, self._rounds, self._repeats)
+        return Trace(self._events, self._enabled, complete, self._rounds, self._repeats, self._invariants)
 
     def _go_on_from(self, last: _Reader) -> int:
         """Take over the last state of another run up to which both are the same; returns the step that comes next."""
@@ -442,6 +442,7 @@ class _Reader:
                 elif entry.what == _ENDS:
                     arrived.add((_OPERATIONS, thread))
             elif kind > _YIELD:
+                fetched |= self._together(frozenset(entry.lines())) if kind == _INVARIANT else NO_LINES
                 stores = True
                 event.ends |= kind in (_PROCESS_END, _THREAD_END)
         event.stores = stores

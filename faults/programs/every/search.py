@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from faults.programs.every.events import EVICT, FETCH, Actor, Line, Move, RunEvent, Trace
+from faults.programs.every.events import EVICT, FETCH, LAND, NO_LINES, Actor, Line, Move, RunEvent, Trace
 from faults.programs.turns import MOVE_TURNS, TEARS, steps_of
 
 LOOKED_AT = 16  # events, between two looks at the time
@@ -56,10 +56,10 @@ class TriedPlace:
     todo: list[Branch] = field(default_factory=list)
     spare: list[Actor] = field(default_factory=list)  # to be tried if all before turn out to sleep
 
-    def add(self, actor: Actor) -> None:
+    def add(self, actor: Actor, event: RunEvent | None = None, behind: Sequence[Branch] = ()) -> None:
         """Try this as well, unless it was."""
         if actor not in self.done and not self.does(actor) and all(branch.actor != actor for branch in self.todo):
-            self.todo.append(Branch(actor))
+            self.todo.append(Branch(actor, event, [*behind]))
 
     def does(self, actor: Actor) -> bool:
         return self.event is not None and self.event.actor == actor
@@ -334,9 +334,53 @@ class EverySearch(Generic[Ran]):
                 place.add(actor)
 
     def _try_unasked(self, trace: Trace) -> None:
-        """Try what no event of an execution races with, as it is not in there: evictions."""
+        """Try what no event of an execution races with, as it is not in there: evictions, arrivals behind the end."""
         if self._evictions or any(event.old for event in trace.events):
             self._evict(trace)
+        if self._evictions or trace.invariants:
+            self._try_unseen(trace)
+
+    def _try_unseen(self, trace: Trace) -> None:
+        """Try what an invariant sees though nobody looks: a stored line leaves before its host's next step there.
+
+        While an earlier flush of the line is on its way, that arrives first: then others could see both. What nobody
+        waits for arrives at once.
+        """
+        events = trace.events
+        following: dict[tuple[int, Line], int] = {}  # by host and line: the next step on the line
+        landing: dict[tuple[int, Line], int] = {}  # the arrival of what is on its way
+        last: dict[int, int] = {}  # by host: its last step
+        for k, event in reversed(list(_at(events))):
+            if not isinstance(event.actor, int):
+                if event.actor[0] == LAND:
+                    landing[event.host, event.actor[2:]] = k
+                if event.crashes:
+                    last[event.host] = k
+                    for each in (following, landing):
+                        for its in [its for its in each if its[0] == event.host]:
+                            del each[its]
+                continue
+            last.setdefault(event.host, k)
+            for line in event.stored if self._evictions else ():
+                its, evict = (event.host, line), (EVICT, event.host, *line)
+                at, land = following.get(its, max(last[event.host], k + 1)), landing.get(its, 0)
+                together = NO_LINES.union(*(lines for lines in trace.invariants if line in lines))
+                waits = land and (together or any(line in one.fetched for one in events if one.host != event.host))
+                if at == len(events) or not (waits or together):
+                    continue
+                if land > at and self.places[at].evictions < self._evictions:
+                    moves = events[land].arrived
+                    leaves = RunEvent(evict, event.host, arrived=moves, cached=moves, posted=moves, stores=True)
+                    self.places[at].add(events[land].actor, events[land], [Branch(evict, leaves)])
+                elif waits or line not in events[at].flushed or any(e.arrived & together for e in events[k + 1 : at]):
+                    self._try_eviction(at, evict)
+                for tear in TEARS if together and line in event.torn else ():
+                    self._try_eviction(k + 1, (tear, event.host, *line))
+            for line in event.posted:
+                land = landing.pop((event.host, line), 0)
+                if land and not events[land].number and len(events[land].arrived) > 1:  # behind the end; an invariant
+                    self.places[k + 1].add(events[land].actor)
+            following |= {(event.host, line): k for line in event.cached | event.posted}
 
     def _evict(self, trace: Trace) -> None:
         """Try evictions: of a stored line, at once and before another host's use, and before a look at an old line.

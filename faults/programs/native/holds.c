@@ -146,6 +146,8 @@ PROGRAM_EXPORT void cxlemu_cxl_invariant(const void *at, size_t nbytes, int (*ho
     const int number = number_of((program_invariant){r.pool, r.offset, r.nbytes, site_of(file, function, line), 0});
     if (number >= 0) {
         functions[number] = holds;
+        step_other(me, STEP_INVARIANT, -1, &r, NULL);
+        image_decide((mover){here.host, (uint16_t)me->thread, BY_PROGRAM}, range_lines(&r));
         held_bytes *held = hold(number);
         if (held) held->line = r.offset / PROGRAM_LINE, held->host = (uint8_t)here.host, held->site = 0;
         if (held) held->thread = (uint16_t)me->thread;

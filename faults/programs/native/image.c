@@ -151,6 +151,10 @@ static void decide_crash(mover by, int pool, int64_t line) {
     tell((mover){crash_now->host, by.thread, BY_NATURE}, MOVE_LEFT, pool, line, 0, LINE_BYTES, last->number);
 }
 
+void image_decide(mover by, pool_lines lines) {
+    for (int64_t line = lines.first; line < lines.last; line++) decide_crash(by, lines.pool, line);
+}
+
 void image_told(int host, int pool, int64_t offset, int64_t nbytes) {
     host_image *image = image_of(host, pool);
     put_bytes(image->twin + offset, image->cache.data + offset, (size_t)nbytes);

@@ -70,6 +70,9 @@ void image_nature_run(mover by, enum action action, pool_lines lines); /* of eac
  * moved. */
 int64_t image_pay(void);
 
+/* An invariant reads lines in the pool: what a crashed host has left of them is decided. */
+void image_decide(mover by, pool_lines lines);
+
 /* Crash a host: its cache vanishes, and random numbers decide which posted write-backs arrive; in a search, crash.h. */
 void image_crash(int host, uint64_t *random);
 

@@ -106,6 +106,7 @@ enum step_kind {
     STEP_OPERATION, /* `what` says whether an operation begins (1) or ends (2), as cxl.h logs them */
     STEP_DEVICE_COPY, /* a device may write nbytes at offset from now on: in a step of thread `other` */
     STEP_DEVICE_SEEN, /* this thread has seen the event of that copy: it has ended */
+    STEP_INVARIANT, /* one is declared on nbytes at offset, and examined */
     STEP_KINDS
 };
 

@@ -17,6 +17,9 @@ static int data_comes_first(const void *bytes) {
 
 static int is_zero(const void *bytes) { return *(const volatile uint64_t *)bytes == 0; }
 
+static int are_equal(const void *bytes) { return memcmp(bytes, (const char *)bytes + 8, 8) == 0; }
+static int is_not_two(const void *bytes) { return *(const volatile uint64_t *)bytes != 2; }
+
 static void send(message *m, uint64_t value, int fence) {
     m->data = value;
     cxl_flush(&m->data, LINE);
@@ -48,6 +51,38 @@ int main(int count, char **words) {
         cxl_invariant(&m->flag, sizeof m->flag, is_zero);
         m->data = 1, m->flag = 1;
         publish(m, sizeof *m);
+    } else if (strcmp(what, "halves") == 0) { /* of one line, which may leave between the stores */
+        cxl_invariant(m, 16, are_equal);
+        (&m->data)[0] = 1, (&m->data)[1] = 1;
+        publish(m, LINE);
+    } else if (strcmp(what, "copy") == 0) {
+        const uint64_t words[8] = {1, 1};
+        cxl_invariant(m, 16, are_equal);
+        memcpy(m, words, sizeof words);
+        publish(m, LINE);
+    } else if (strcmp(what, "order") == 0) { /* the flag's line may leave before the data's is flushed */
+        cxl_invariant(m, sizeof *m, data_comes_first);
+        if (!host) m->data = 1, m->flag = 1;
+        if (!host) publish(&m->data, LINE), publish(&m->flag, LINE);
+    } else if (strcmp(what, "posted") == 0) {
+        cxl_invariant(&m->data, 8, is_zero);
+        m->data = 1;
+        cxl_flush(&m->data, 8);
+    } else if (strcmp(what, "again") == 0) { /* the 2 may leave once the 1 has arrived */
+        cxl_invariant(&m->data, 8, is_not_two);
+        m->data = 1;
+        cxl_flush(&m->data, 8);
+        m->data = 2;
+        m->data = 3;
+        publish(&m->data, 8);
+    } else if (strcmp(what, "declared") == 0) { /* behind what breaks it */
+        for (uint64_t k = 2; k-- && !host;) m->data = k, publish(&m->data, 8);
+        cxl_invariant(&m->data, 8, is_zero);
+    } else if (strcmp(what, "left") == 0) { /* in the cache */
+        m->data = 1;
+        m->data = 0;
+        cxl_invariant(&m->data, 8, is_zero);
+        publish(&m->data, 8);
     } else if (strcmp(what, "nobody") == 0) { /* the host that stores has not declared it */
         if (host) cxl_invariant(m, sizeof *m, data_comes_first);
         else send(m, 1, 1);
