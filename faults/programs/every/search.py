@@ -56,10 +56,10 @@ class TriedPlace:
     todo: list[Branch] = field(default_factory=list)
     spare: list[Actor] = field(default_factory=list)  # to be tried if all before turn out to sleep
 
-    def add(self, actor: Actor, event: RunEvent | None = None, behind: Sequence[Branch] = ()) -> None:
+    def add(self, actor: Actor) -> None:
         """Try this as well, unless it was."""
         if actor not in self.done and not self.does(actor) and all(branch.actor != actor for branch in self.todo):
-            self.todo.append(Branch(actor, event, [*behind]))
+            self.todo.append(Branch(actor))
 
     def does(self, actor: Actor) -> bool:
         return self.event is not None and self.event.actor == actor
@@ -343,8 +343,7 @@ class EverySearch(Generic[Ran]):
     def _try_unseen(self, trace: Trace) -> None:
         """Try what an invariant sees though nobody looks: a stored line leaves before its host's next step there.
 
-        While an earlier flush of the line is on its way, that arrives first: then others could see both. What nobody
-        waits for arrives at once.
+        Behind an earlier flush of the line that was on its way, others see both. What nobody waits for arrives at once.
         """
         events = trace.events
         following: dict[tuple[int, Line], int] = {}  # by host and line: the next step on the line
@@ -366,13 +365,9 @@ class EverySearch(Generic[Ran]):
                 at, land = following.get(its, max(last[event.host], k + 1)), landing.get(its, 0)
                 together = NO_LINES.union(*(lines for lines in trace.invariants if line in lines))
                 waits = land and (together or any(line in one.fetched for one in events if one.host != event.host))
-                if at == len(events) or not (waits or together):
+                if at == len(events) or land > at or not (waits or together):
                     continue
-                if land > at and self.places[at].evictions < self._evictions:
-                    moves = events[land].arrived
-                    leaves = RunEvent(evict, event.host, arrived=moves, cached=moves, posted=moves, stores=True)
-                    self.places[at].add(events[land].actor, events[land], [Branch(evict, leaves)])
-                elif waits or line not in events[at].flushed or any(e.arrived & together for e in events[k + 1 : at]):
+                if waits or line not in events[at].flushed or any(e.arrived & together for e in events[k + 1 : at]):
                     self._try_eviction(at, evict)
                 for tear in TEARS if together and line in event.torn else ():
                     self._try_eviction(k + 1, (tear, event.host, *line))
