@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from cxlemu.memory.line import LINE_BYTES
 from faults.programs.commands import CoherentRange
 from faults.programs.every.events import EVICT, FETCH, LAND, NO_LINES, Actor, EventOrder, Line, RunEvent, Trace, copied
+from faults.programs.every.evictions import LOOKED_AT
 from faults.programs.turns import CRASH, LOSE, MOVE_TURNS, POISON, TEARS, crash_in, moves_in
 
 _ENTRY = struct.Struct("<IIIHBBBBBB4x")  # record_entry of native/record.h
@@ -111,7 +112,6 @@ _STATE = (
     *("_now", "_order", "_enabled", "_rounds", "_stay", "_repeats"),
 )
 EVENTS_MOST = 1 << 17  # whose orders take a gigabyte
-_LOOKED_AT = 16  # steps, between two looks at the time
 _APART_LEAST, _MARKS = 16, 16  # how many steps lie between two marks, and how many marks a run has
 
 
@@ -176,7 +176,7 @@ class _Reader:
         """Read the run, but what it begins with as the last one that was read."""
         apart = max(_APART_LEAST, len(self._owners) // _MARKS)
         for number in range(self._go_on_from(last) if last else 0, len(self._owners)):
-            if number % _LOOKED_AT == 0:
+            if number % LOOKED_AT == 0:
                 in_time()
             if len(self._events) >= EVENTS_MOST:
                 complete = False
@@ -300,17 +300,10 @@ class _Reader:
             self._left.note(entries)
         for tear in moves_in([owner], *TEARS) if not isinstance(owner, int) and moves else ():
             lines = frozenset({(tear.pool, tear.line)})
-            yield RunEvent(
-                (tear.action, tear.host, tear.pool, tear.line),
-                tear.host,
-                fetched=lines,
-                arrived=lines,
-                cached=lines,
-                posted=lines,
-                number=number,
-                stores=True,
-                leaves=True,
-            )
+            torn = RunEvent((tear.action, tear.host, tear.pool, tear.line), tear.host, number=number)
+            torn.fetched = torn.arrived = torn.cached = torn.posted = lines
+            torn.stores = torn.leaves = True
+            yield torn
             return
         for entry in moves:
             if entry.cause == _BY_NATURE or not isinstance(owner, int):
