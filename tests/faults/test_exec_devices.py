@@ -29,6 +29,7 @@ def execute(program: Path, pool: str, flags: tuple[str, ...], stages: str) -> tu
     """Return the exit code, the findings and what was written; ``P`` stands for the program."""
     words = [str(program) if word == "P" else word for word in stages.split()]
     its = CliRunner().invoke(main, ["exec", "--pool", pool, *flags, "--json", "-", "--", *words])
+    assert its.stdout, its.output
     return its.exit_code, json.loads(its.stdout)["found"]["findings"], its.output
 
 
