@@ -175,6 +175,8 @@ def test_slack_is_of_what_an_algorithm_with_its_own_order_gives_each_rank() -> N
     slack = oracle.slack(call, 0, 1, 0)
     assert slack is not None
     assert np.all(slack[0, ::2] == 0) and np.all(slack[0, 1::2] > 0)  # some elements are exact in any order
+    parts = oracle.slack(replace(call, dtype="c64", redop="prod"), 0, 1, 0)
+    assert parts is not None and parts.shape == slack.shape  # one for each part of a complex number
     right = np.array([[1.0, np.nan]], np.float32)
     assert oracle.wrong_elements(np.array([np.nan, 1.0], np.float32), right, np.ones((1, 2))).tolist() == [0, 1]
 

@@ -140,8 +140,9 @@ def test_no_flipped_bit_of_a_doorbell_passes_for_right(bit: int, variant: str) -
         flip = script("flip_doorbell", 2, where, bit=bit)
         deadline_s = 0.5 if launch == "turns" else 2.0  # of the world's own time, or of this machine's
         how = {"engine": engine, "launch": launch, "variant": variant, "deadline_s": deadline_s}
-        report = run(Scenario(collective="all_gather", script=flip, **how))
-        assert report.ok and report.verdict is not ScenarioVerdict.UNPROTECTED, report.why
+        for _ in range(5 if launch == "threads" and bit == 63 else 1):  # a thread may look too late to be misled
+            report = run(Scenario(collective="all_gather", script=flip, **how))
+            assert report.ok and report.verdict is not ScenarioVerdict.UNPROTECTED, report.why
 
 
 # --- both engines --------------------------------------------------------------------------------------------------
