@@ -224,7 +224,8 @@ class RunProcesses:
                 self._result.exits.append(self._exit(number, code))
                 if self._result.exits[-1].failed:
                     self._area.stop()  # before other processes go on without it
-                self._untaken[first] = process
+                if not self._area.threads()[first].pid:
+                    self._untaken[first] = process
         for first, process in list(self._untaken.items()):
             if not self._left_any(process):
                 del self._untaken[first]

@@ -176,7 +176,8 @@ def children() -> set[int]:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:  # there is none: not worth a walk through all processes
         return set()
-    return {int(stat.parent.name) for stat in Path("/proc").glob("[0-9]*/stat") if _parent(stat) == os.getpid()}
+    those = [its for its in Path("/proc").iterdir() if its.name.isdecimal()]  # glob fails where one ends meanwhile
+    return {int(its.name) for its in those if _parent(its) == os.getpid()}
 
 
 def end_children(but: Set[int]) -> bool:
@@ -197,9 +198,9 @@ def adopt(orphans: bool) -> bool:
     return bool(before.value)
 
 
-def _parent(stat: Path) -> int:
+def _parent(process: Path) -> int:
     try:
-        return int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])
+        return int((process / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
     except (OSError, IndexError):  # it has ended
         return 0
 
