@@ -154,6 +154,12 @@ def test_a_process_takes_part_whichever_call_makes_it(tmp_path: Path, how: str) 
     assert "not-flushed" in kinds(result)
 
 
+def test_a_clone_that_is_not_followed_is_refused(tmp_path: Path) -> None:
+    its = f"{built('recompiled', 'system.c')} {tmp_path} pool shares"
+    result = ran(f"{its} write : {its} read", RunChoice(None, 0), pool=f"{tmp_path}/pool=2M")
+    assert ["is not followed" in one.output for one in result.exits if one.code == 2] == [True]
+
+
 @with_rows(
     ("pthread_mutex_lock(its), pthread_mutex_unlock(its)",),
     ("pthread_mutex_trylock(its)",),

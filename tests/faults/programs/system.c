@@ -83,6 +83,7 @@ static int child_stores(void *pool, const char *how) {
     if (strcmp(how, "_Fork") == 0) child = _Fork();
     if (strcmp(how, "SYS_fork") == 0) child = (pid_t)syscall(SYS_fork);
     if (strcmp(how, "forkpty") == 0) child = forkpty(&terminal, NULL, NULL, NULL);
+    if (strcmp(how, "shares") == 0) child = clone(stores, stack + sizeof stack, CLONE_VM | SIGCHLD, pool);
     if (strcmp(how, "clone") == 0) child = clone(stores, stack + sizeof stack, SIGCHLD, pool);
     return child == 0 ? stores(pool) : waitpid(child, &status, 0) != child || status;
 }
