@@ -222,6 +222,7 @@ def test_a_process_may_end_before_its_thread_has_begun(tmp_path: Path) -> None:
     its = replace(setting(ends, "::", ends), deadline_s=20)
     result = run(its, RunChoice(None, 0, ((0, 99),)))  # the schedule goes on with its first thread
     assert result.ending is RunEnding.ENDED and [one.code for one in result.exits] == [0, 0]
+    assert not any("has not opened the pool" in note for note in result.notes)
 
 
 def test_a_process_is_looked_at_and_not_waited_for() -> None:
