@@ -123,6 +123,29 @@ def test_a_hang_across_two_pools_is_found(mode: str, offset: int) -> None:
 
 
 @pytest.mark.parametrize("mistake", [3, pytest.param(6, marks=pytest.mark.deep)])
+@pytest.mark.deep(rows=lambda waits: waits == "preloaded")
+def test_a_store_of_the_same_bytes_to_a_dirty_line_keeps_no_hang_from_being_found(waits: Path) -> None:
+    """As of a queue that keeps the other one's index beside its own."""
+    flags = ("--pool", f"{A}=2M", "--steps", "500", "--deadline-s", "10")
+    result = execute(*flags, "--", waits, A, A, "keep", ":", waits, A, "note")
+    assert result.exit_code == 1, result.output
+    assert "1. not-flushed" in result.output and "host 1 waits for ever: it reads byte 0x0" in result.output
+
+
+_HANGS = ("cnd_wait", "futex", "thrd_join", "wait", "waitpid")
+
+
+@pytest.mark.deep(rows=lambda call: call in _HANGS)
+@pytest.mark.parametrize("call", [*_HANGS, "cnd_timedwait", "mtx_timedlock", "poll", "read"])
+def test_a_thread_that_waits_in_a_call_is_shown_with_its_line(call: str) -> None:
+    waits = built("recompiled", "waits.c", "-O1", "-DOFFSET=0")
+    flags = ("--pool", f"{A}=2M", "--seed", "1", "--steps", "500", "--deadline-s", "2", "--no-shrink")
+    result = execute(*flags, "--", waits, A, "end", ":", waits, A, "calls", call)
+    assert result.exit_code == (1 if call in _HANGS else 3), result.output
+    told = " ".join(result.output.split())
+    assert re.search(r"\(host 1, thread 1\) its last step: gives its turn away at .*?waits.c:\d+ in calls", told)
+
+
 def test_a_hang_under_address_sanitizer_is_found(mistake: int) -> None:
     """Its shadow is terabytes of private memory, and its stack for signals never the same: our handlers run there."""
     flags = ("-fsanitize=address", f"-DMISTAKE={mistake}")

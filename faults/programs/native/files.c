@@ -251,7 +251,7 @@ static ssize_t file_streamed(int pool, int file, void *bytes, size_t nbytes, boo
 PROGRAM_EXPORT ssize_t read(int file, void *into, size_t nbytes) {
     const int pool = self ? pool_of_file(file) : -1;
     if (pool >= 0) return file_streamed(pool, file, into, nbytes, false, HERE);
-    if (self) prog_wait_readable(file);
+    if (self) prog_wait_readable(file, HERE);
     if (mapping_count) prog_system_writes(into, nbytes, HERE);
     return real_read()(file, reachable(into), nbytes);
 }
@@ -285,7 +285,7 @@ PROGRAM_EXPORT size_t fwrite(const void *restrict from, size_t size, size_t coun
 }
 REAL(ssize_t, recv, int, void *, size_t, int)
 PROGRAM_EXPORT ssize_t recv(int file, void *into, size_t nbytes, int flags) {
-    if (self && !(flags & MSG_DONTWAIT)) prog_wait_readable(file);
+    if (self && !(flags & MSG_DONTWAIT)) prog_wait_readable(file, HERE);
     if (mapping_count) prog_system_writes(into, nbytes, HERE);
     return real_recv()(file, reachable(into), nbytes, flags);
 }
@@ -368,7 +368,7 @@ VECTOR(writev, true)
 REAL(ssize_t, recvfrom, int, void *, size_t, int, struct sockaddr *, socklen_t *)
 PROGRAM_EXPORT ssize_t recvfrom(int file, void *restrict into, size_t nbytes, int flags, struct sockaddr *restrict from,
                                 socklen_t *restrict length) {
-    if (self && !(flags & MSG_DONTWAIT)) prog_wait_readable(file);
+    if (self && !(flags & MSG_DONTWAIT)) prog_wait_readable(file, HERE);
     if (mapping_count) prog_system_writes(into, nbytes, HERE);
     return real_recvfrom()(file, reachable(into), nbytes, flags, from, length);
 }
@@ -382,7 +382,7 @@ REAL(ssize_t, recvmsg, int, struct msghdr *, int)
 PROGRAM_EXPORT ssize_t recvmsg(int file, struct msghdr *message, int flags) {
     const int count = (int)message->msg_iovlen;
     struct iovec *parts = message->msg_iov;
-    if (self && !(flags & MSG_DONTWAIT)) prog_wait_readable(file);
+    if (self && !(flags & MSG_DONTWAIT)) prog_wait_readable(file, HERE);
     vector_step(parts, count, true, HERE);
     message->msg_iov = (struct iovec *)(uintptr_t)REACHABLE(parts, count);
     const ssize_t done = real_recvmsg()(file, message, flags);

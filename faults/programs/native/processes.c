@@ -49,18 +49,21 @@ static pid_t child_awaited(pid_t child, int *status, int options) {
     return found;
 }
 
-PROGRAM_EXPORT pid_t waitpid(pid_t child, int *status, int options) {
+static pid_t child_ended(pid_t child, int *status, int options, const void *pc) {
     pid_t found;
     if (self) self->outside_looks += (options & WNOHANG) != 0;
     if (!scheduled() || options & WNOHANG) return child_awaited(child, status, options);
     while (is_child(child) && !(options & (WUNTRACED | WCONTINUED))) {
         if ((found = ended_child(child))) return child_awaited(found, status, options);
-        wait_on(NULL);
+        wait_on(pc);
     }
-    for (; (found = child_awaited(child, status, options | WNOHANG)) == 0; wait_on(NULL)) self->outside_looks++;
+    for (; (found = child_awaited(child, status, options | WNOHANG)) == 0; wait_on(pc)) self->outside_looks++;
     return found;
 }
-PROGRAM_EXPORT pid_t wait(int *status) { return waitpid(-1, status, 0); }
+PROGRAM_EXPORT pid_t waitpid(pid_t child, int *status, int options) {
+    return child_ended(child, status, options, HERE);
+}
+PROGRAM_EXPORT pid_t wait(int *status) { return child_ended(-1, status, 0, HERE); }
 
 REAL(pid_t, fork, void)
 PROGRAM_EXPORT pid_t fork(void) {

@@ -155,7 +155,7 @@ void host_crashes(int host, int thread); /* in a step of this thread; its own th
 _Noreturn void process_die(void);
 
 void prog_sleep(uint64_t ns, const void *pc);
-void prog_wait_readable(int file); /* let others go first until the file has something to read */
+void prog_wait_readable(int file, const void *pc); /* let others go first until the file has something to read */
 
 /* nature.c: moves lines at random, if this run has a nature. */
 void nature_between(program_self *me); /* between two steps */

@@ -41,8 +41,6 @@ static void *begin(void *of) {
     return b.function(b.argument);
 }
 
-#define HERE __builtin_return_address(0)
-
 REAL(int, pthread_create, pthread_t *, const pthread_attr_t *, void *(*)(void *), void *)
 PROGRAM_EXPORT int pthread_create(pthread_t *restrict handle, const pthread_attr_t *restrict attributes,
                                   void *(*function)(void *), void *restrict argument) {
@@ -66,13 +64,13 @@ PROGRAM_EXPORT int pthread_create(pthread_t *restrict handle, const pthread_attr
 }
 
 REAL(int, pthread_join, pthread_t, void **)
-PROGRAM_EXPORT int pthread_join(pthread_t handle, void **result) {
+int thread_joined(pthread_t handle, void **result, const void *pc) {
     int known = -1;
     if (!scheduled()) return real_pthread_join()(handle, result);
     for (int k = 0; k < joinable_count; k++)
         if (pthread_equal(joinable[k].handle, handle)) known = k;
     /* A thread has ended for the others with its last step, although it still has instructions to run. */
-    while (known >= 0 && turn_state(joinable[known].thread) != THREAD_ENDED) wait_on(HERE);
+    while (known >= 0 && turn_state(joinable[known].thread) != THREAD_ENDED) wait_on(pc);
     const int error = real_pthread_join()(handle, result);
     if (error == 0 && known >= 0 && step_begin(self)) {
         step_other(self, STEP_THREAD_JOIN, joinable[known].thread, NULL, NULL);
@@ -81,6 +79,8 @@ PROGRAM_EXPORT int pthread_join(pthread_t handle, void **result) {
     }
     return error;
 }
+
+PROGRAM_EXPORT int pthread_join(pthread_t handle, void **result) { return thread_joined(handle, result, HERE); }
 
 /* --- waits within a process ------------------------------------------------------------------------------------------- */
 
@@ -210,7 +210,7 @@ static bool is_over(const struct timespec *until) {
 
 /* Wait for a condition by giving the turn away once, until it comes back: others find the lock free. Signals wake no thread here: a
  * waiting program looks again whether its condition holds, as a wait may always end without a signal. */
-static int condition_waited(pthread_mutex_t *lock, const struct timespec *until, const void *pc) {
+int condition_waited(pthread_mutex_t *lock, const struct timespec *until, const void *pc) {
     if (until && is_over(until)) return ETIMEDOUT;
     at_lock(real_pthread_mutex_unlock()(lock), lock, sizeof *lock, pc);
     prog_yield(pc);
@@ -221,14 +221,16 @@ static int condition_waited(pthread_mutex_t *lock, const struct timespec *until,
 }
 
 /* Waits until a time of the run's own clock. */
-#define UNTIL(name, type, attempt)                                                              \
+#define UNTIL_OF(name, type, attempt, busy, over)                                               \
     REAL(int, name, type *, const struct timespec *)                                            \
     PROGRAM_EXPORT int name(type *restrict lock, const struct timespec *restrict until) {       \
         int error;                                                                              \
         if (!scheduled()) return at_lock(real_##name()(lock, until), lock, sizeof *lock, HERE); \
-        while ((error = real_##attempt()(lock)) == EBUSY && !is_over(until)) prog_yield(HERE);  \
-        return at_lock(error == EBUSY ? ETIMEDOUT : error, lock, sizeof *lock, HERE);           \
+        while ((error = real_##attempt()(lock)) == (busy) && !is_over(until)) prog_yield(HERE); \
+        return at_lock(error == (busy) ? (over) : error, lock, sizeof *lock, HERE);             \
     }
+#define UNTIL(name, type, attempt) UNTIL_OF(name, type, attempt, EBUSY, ETIMEDOUT)
+UNTIL_OF(mtx_timedlock, mtx_t, mtx_trylock, thrd_busy, thrd_timedout)
 #define UNTIL_CLOCK(name, type, other)                                                                     \
     REAL(int, name, type *, clockid_t, const struct timespec *)                                            \
     PROGRAM_EXPORT int name(type *restrict lock, clockid_t clock, const struct timespec *restrict until) { \
@@ -322,12 +324,13 @@ __attribute__((used, visibility("hidden"))) long cxlemu_system_call_failed(long 
     return -1;
 }
 
-static long word_awaited(const uint32_t *word, uint32_t value, const struct timespec *limit, bool relative) {
+static long word_awaited(const uint32_t *word, uint32_t value, const struct timespec *limit, bool relative,
+                         const void *pc) {
     const uint64_t from = relative ? clock_now() : 0;
     while (__atomic_load_n(word, __ATOMIC_SEQ_CST) == value) {
         if (limit && (relative ? clock_now() - from >= ns_of(limit) : is_over(limit)))
             return cxlemu_system_call_failed(-ETIMEDOUT);
-        prog_yield(NULL);
+        prog_yield(pc);
         if (!limit) return 0;
     }
     return cxlemu_system_call_failed(-EAGAIN);
@@ -339,7 +342,7 @@ __attribute__((used, visibility("hidden"))) long cxlemu_futex(long number, const
     const int asked = scheduled() && !here.area->options.every ? (int)operation & FUTEX_CMD_MASK : -1;
     if (asked != FUTEX_WAIT && asked != FUTEX_WAIT_BITSET)
         return cxlemu_system_call(number, word, operation, value, limit, other, third);
-    return word_awaited(word, (uint32_t)value, limit, asked == FUTEX_WAIT);
+    return word_awaited(word, (uint32_t)value, limit, asked == FUTEX_WAIT, HERE);
 }
 #endif
 

@@ -15,10 +15,10 @@
 #include "waits.h"
 
 /* Let others go first where nothing is ready; false once the time is over. */
-static bool looks_again(uint64_t until, bool forever) {
+static bool looks_again(uint64_t until, bool forever, const void *pc) {
     self->outside_looks++;
     if (!forever && clock_now() >= until) return false;
-    wait_ns(forever ? 0 : 1000000, NULL);
+    wait_ns(forever ? 0 : 1000000, pc);
     return true;
 }
 
@@ -36,7 +36,7 @@ PROGRAM_EXPORT int poll(struct pollfd *files, nfds_t count, int timeout_ms) {
     if (!scheduled()) return real_poll()(files, count, timeout_ms);
     const uint64_t until = after_ms(timeout_ms);
     do ready = real_poll()(files, count, 0);
-    while (ready == 0 && looks_again(until, timeout_ms < 0));
+    while (ready == 0 && looks_again(until, timeout_ms < 0, HERE));
     return ready;
 }
 
@@ -46,7 +46,7 @@ PROGRAM_EXPORT int epoll_wait(int set, struct epoll_event *events, int most, int
     if (!scheduled()) return real_epoll_wait()(set, events, most, timeout_ms);
     const uint64_t until = after_ms(timeout_ms);
     do ready = real_epoll_wait()(set, events, most, 0);
-    while (ready == 0 && looks_again(until, timeout_ms < 0));
+    while (ready == 0 && looks_again(until, timeout_ms < 0, HERE));
     return ready;
 }
 
@@ -56,7 +56,7 @@ PROGRAM_EXPORT int ppoll(struct pollfd *files, nfds_t count, const struct timesp
     if (!scheduled()) return real_ppoll()(files, count, limit, mask);
     const uint64_t until = after(limit);
     do ready = real_ppoll()(files, count, &(struct timespec){0}, mask);
-    while (ready == 0 && looks_again(until, !limit));
+    while (ready == 0 && looks_again(until, !limit, HERE));
     return ready;
 }
 
@@ -66,30 +66,33 @@ PROGRAM_EXPORT int epoll_pwait(int set, struct epoll_event *events, int most, in
     if (!scheduled()) return real_epoll_pwait()(set, events, most, timeout_ms, mask);
     const uint64_t until = after_ms(timeout_ms);
     do ready = real_epoll_pwait()(set, events, most, 0, mask);
-    while (ready == 0 && looks_again(until, timeout_ms < 0));
+    while (ready == 0 && looks_again(until, timeout_ms < 0, HERE));
     return ready;
 }
 
 REAL(int, sigtimedwait, const sigset_t *, siginfo_t *, const struct timespec *)
-PROGRAM_EXPORT int sigtimedwait(const sigset_t *restrict set, siginfo_t *restrict info,
-                                const struct timespec *restrict limit) {
+static int signal_awaited(const sigset_t *set, siginfo_t *info, const struct timespec *limit, const void *pc) {
     int number;
     if (!scheduled()) return real_sigtimedwait()(set, info, limit);
     const int saved = errno;
     const uint64_t until = after(limit);
     do number = real_sigtimedwait()(set, info, &(struct timespec){0});
-    while (number < 0 && errno == EAGAIN && looks_again(until, !limit));
+    while (number < 0 && errno == EAGAIN && looks_again(until, !limit, pc));
     if (number >= 0) errno = saved;
     return number;
 }
+PROGRAM_EXPORT int sigtimedwait(const sigset_t *restrict set, siginfo_t *restrict info,
+                                const struct timespec *restrict limit) {
+    return signal_awaited(set, info, limit, HERE);
+}
 REAL(int, sigwaitinfo, const sigset_t *, siginfo_t *)
 PROGRAM_EXPORT int sigwaitinfo(const sigset_t *restrict set, siginfo_t *restrict info) {
-    return scheduled() ? sigtimedwait(set, info, NULL) : real_sigwaitinfo()(set, info);
+    return scheduled() ? signal_awaited(set, info, NULL, HERE) : real_sigwaitinfo()(set, info);
 }
 REAL(int, sigwait, const sigset_t *, int *)
 PROGRAM_EXPORT int sigwait(const sigset_t *restrict set, int *restrict number) {
     if (!scheduled()) return real_sigwait()(set, number);
-    *number = sigtimedwait(set, NULL, NULL);
+    *number = signal_awaited(set, NULL, NULL, HERE);
     return *number < 0 ? errno : 0;
 }
 
@@ -107,11 +110,11 @@ PROGRAM_EXPORT int select(int count, fd_set *restrict read, fd_set *restrict wri
         for (int k = 0; k < 3; k++)
             if (sets[k]) *sets[k] = asked[k];
         ready = real_select()(count, read, write, other, &(struct timeval){0});
-    } while (ready == 0 && looks_again(until, !timeout));
+    } while (ready == 0 && looks_again(until, !timeout, HERE));
     return ready;
 }
 
-void prog_wait_readable(int file) {
+void prog_wait_readable(int file, const void *pc) {
     KEEPS_ERRNO;
     struct stat its;
     struct pollfd one = {.fd = file, .events = POLLIN};
@@ -122,16 +125,16 @@ void prog_wait_readable(int file) {
     if (getsockopt(file, SOL_SOCKET, SO_RCVTIMEO, &most, &(socklen_t){sizeof most}) == 0 &&
         (most.tv_sec || most.tv_usec))
         return;
-    for (; real_poll()(&one, 1, 0) == 0; wait_on(NULL)) self->outside_looks++;
+    for (; real_poll()(&one, 1, 0) == 0; wait_on(pc)) self->outside_looks++;
 }
 
 REAL(int, accept4, int, struct sockaddr *, socklen_t *, int)
 PROGRAM_EXPORT int accept4(int file, struct sockaddr *address, socklen_t *length, int flags) {
-    if (self) prog_wait_readable(file);
+    if (self) prog_wait_readable(file, HERE);
     return real_accept4()(file, address, length, flags);
 }
 REAL(int, accept, int, struct sockaddr *, socklen_t *)
 PROGRAM_EXPORT int accept(int file, struct sockaddr *address, socklen_t *length) {
-    if (self) prog_wait_readable(file);
+    if (self) prog_wait_readable(file, HERE);
     return real_accept()(file, address, length);
 }

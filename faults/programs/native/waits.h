@@ -8,6 +8,8 @@
 
 #include "self.h"
 
+#define HERE __builtin_return_address(0)
+
 /* Whether a thread that may have to wait does so in the schedule. With --free it waits by itself, perhaps for a thread at rest. */
 static inline bool scheduled(void) {
     if (!self || self->inside) return false;
@@ -22,5 +24,9 @@ static inline void wait_ns(uint64_t ns, const void *pc) {
     pthread_testcancel();
 }
 static inline void wait_on(const void *pc) { wait_ns(0, pc); }
+
+/* threads.c: pthread_join and pthread_cond_wait, called at `pc`. */
+int thread_joined(pthread_t handle, void **result, const void *pc);
+int condition_waited(pthread_mutex_t *lock, const struct timespec *until, const void *pc);
 
 #endif

@@ -1,14 +1,21 @@
-/* Programs that make many steps in which nothing changes, and end; but compare, count, spin, beat and stops go on for ever. */
+/* Programs that make many steps in which nothing changes, and end; but compare, note, count, spin, beat, stops and calls go on for
+ * ever. */
+#define _GNU_SOURCE
 #include <cxl.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/futex.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <threads.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { POOL = 2 << 20, LINE = 64, ROUNDS = 30000, COMPUTED = 3000000, QUESTIONS = 1000 };
@@ -90,9 +97,37 @@ static void ask(int most) {
         for (asked = 1; asked;) {}
 }
 
+/* Wait for what never comes, by a call. */
+static int polls(void *p) {
+    do refresh(p);
+    while (*(volatile uint64_t *)p == 0);
+    return 0;
+}
+static void calls(void *p, const char *call) {
+    static int word, file[2];
+    struct timespec far = {.tv_sec = INT_MAX};
+    mtx_t lock;
+    cnd_t condition;
+    thrd_t thread;
+    mtx_init(&lock, mtx_timed), cnd_init(&condition), mtx_lock(&lock);
+    if (pipe(file)) exit(8);
+    while (strcmp(call, "cnd_wait") == 0) cnd_wait(&condition, &lock);
+    while (strcmp(call, "cnd_timedwait") == 0) cnd_timedwait(&condition, &lock, &far);
+    while (strcmp(call, "futex") == 0) syscall(SYS_futex, &word, FUTEX_WAIT, 0, NULL, NULL, 0);
+    if (strcmp(call, "mtx_timedlock") == 0) mtx_timedlock(&lock, &far);
+    if (strcmp(call, "thrd_join") == 0 && thrd_create(&thread, polls, p) == 0) thrd_join(thread, NULL);
+    if (strcmp(call, "poll") == 0) poll(&(struct pollfd){.fd = file[0], .events = POLLIN}, 1, -1);
+    if (strcmp(call, "read") == 0 && read(file[0], &word, 1) != 1) exit(9);
+    const pid_t child = strstr("waitpid", call) ? fork() : -1;
+    if (child == 0) _exit(polls(p));
+    if (strcmp(call, "waitpid") == 0) waitpid(child, NULL, 0);
+    else wait(NULL);
+}
+
 int main(int count, char **words) {
     const char *what = words[count - 1];
-    volatile uint64_t *p = map(words[1]), *other = count > 3 && strcmp(what, "input") != 0 ? map(words[2]) : p;
+    volatile uint64_t *p = map(words[1]), *other = p;
+    if (count > 3 && strcmp(what, "input") != 0 && strcmp(words[2], "calls") != 0) other = map(words[2]);
     if (strcmp(what, "zeros") == 0) {
         for (uint64_t k = 0; k < ROUNDS; k++) p[k] = 0;
         cxl_flush((const void *)(uintptr_t)p, ROUNDS * sizeof *p);
@@ -127,6 +162,11 @@ int main(int count, char **words) {
         p[0] = 5, publish(p);
         do refresh(&other[OFFSET]);
         while (p[0] == other[OFFSET] || other[OFFSET] == 0);
+    } else if (strcmp(what, "note") == 0) {
+        do refresh(p), p[LINE] = *p; /* keeps what it has seen in the pool, in a line of its own */
+        while (*p == 0);
+    } else if (count > 3 && strcmp(words[2], "calls") == 0) {
+        calls((void *)(uintptr_t)p, what);
     } else if (strcmp(what, "beat") == 0) {
         for (;;) *p = 0; /* stores the same again and again, which others may await */
     } else if (strcmp(what, "spin") == 0) {
