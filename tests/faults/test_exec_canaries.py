@@ -146,7 +146,7 @@ def test_a_process_takes_part_whichever_environment_it_is_given(tmp_path: Path, 
     assert "not-flushed" in kinds(result) and not (tmp_path / "pool").exists()
 
 
-@pytest.mark.parametrize("how", ["late", "daemon", "_Fork", "SYS_fork", "forkpty", "clone"])
+@pytest.mark.parametrize("how", ["late", "daemon", "_Fork", "SYS_fork", "forkpty", "clone", "clone3"])
 def test_a_process_takes_part_whichever_call_makes_it(tmp_path: Path, how: str) -> None:
     its = f"{built('recompiled', 'system.c')} {tmp_path} pool {how}"
     result = ran(f"{its} write : {its} read", RunChoice(None, 0), pool=f"{tmp_path}/pool=2M")
@@ -154,10 +154,12 @@ def test_a_process_takes_part_whichever_call_makes_it(tmp_path: Path, how: str) 
     assert "not-flushed" in kinds(result)
 
 
-def test_a_clone_that_is_not_followed_is_refused(tmp_path: Path) -> None:
-    its = f"{built('recompiled', 'system.c')} {tmp_path} pool shares"
+@with_rows(("shares", "clone"), ("numbers", "clone"), ("clears", "clone3"), ("unshare", "unshare"))
+def test_a_clone_that_is_not_followed_is_refused(how: str, call: str, tmp_path: Path) -> None:
+    its = f"{built('recompiled', 'system.c')} {tmp_path} pool {how}"
     result = ran(f"{its} write : {its} read", RunChoice(None, 0), pool=f"{tmp_path}/pool=2M")
-    assert ["is not followed" in one.output for one in result.exits if one.code == 2] == [True]
+    said = [one.output for one in result.exits if one.code == 2]
+    assert len(said) == 1 and re.search(rf"cxlemu: {call} with the flags 0x\w+ is not followed", said[0])
 
 
 @with_rows(

@@ -1,6 +1,7 @@
 /* Processes: a program's children take part in the run, and their parents wait for them in turns. */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <linux/sched.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -109,6 +110,19 @@ PROGRAM_EXPORT pid_t forkpty(int *parents, char *name, const struct termios *how
     return child;
 }
 
+/* End a program that asks for a child which would not take part, such as one with memory or process numbers of its own. */
+static void only_forks(const char *call, unsigned long long flags, unsigned long long followed) {
+    if (flags == followed) return;
+    fprintf(stderr, "cxlemu: %s with the flags 0x%llx is not followed; fork and pthread_create are\n", call, flags);
+    _exit(2);
+}
+
+REAL(int, unshare, int)
+PROGRAM_EXPORT int unshare(int flags) {
+    if (self && flags & CLONE_NEWPID) only_forks("unshare", (unsigned)flags, 0);
+    return real_unshare()(flags);
+}
+
 REAL(int, clone, int (*)(void *), void *, int, void *, ...)
 PROGRAM_EXPORT int clone(int (*function)(void *), void *stack, int flags, void *given, ...) {
     va_list rest;
@@ -118,11 +132,7 @@ PROGRAM_EXPORT int clone(int (*function)(void *), void *stack, int flags, void *
     pid_t *childs = va_arg(rest, pid_t *);
     va_end(rest);
     if (!self || self->inside) return real_clone()(function, stack, flags, given, parents, variables, childs);
-    if (flags != SIGCHLD && flags != (CLONE_VM | CLONE_VFORK | SIGCHLD)) {
-        fprintf(stderr, "cxlemu: clone with the flags 0x%x is not followed; fork and pthread_create are\n",
-                (unsigned)flags);
-        _exit(2);
-    }
+    if (flags != (CLONE_VM | CLONE_VFORK | SIGCHLD)) only_forks("clone", (unsigned)flags, SIGCHLD);
     const pid_t child = fork();
     if (child == 0) _exit(function(given));
     return child;
@@ -134,8 +144,11 @@ long cxlemu_system_call(long number, ...);
 long cxlemu_forks(long number, long flags, long stack, long parents, long childs, long variables);
 __attribute__((used, visibility("hidden"))) long cxlemu_forks(long number, long flags, long stack, long parents,
                                                               long childs, long variables) {
-    if (number == SYS_clone && flags != SIGCHLD)
+    const struct clone_args *its = number == SYS_clone3 ? (const struct clone_args *)flags : NULL; /* and their size */
+    if ((its || number == SYS_clone) && (!self || self->inside))
         return cxlemu_system_call(number, flags, stack, parents, childs, variables, 0L);
+    if (its) only_forks("clone3", its->flags | its->exit_signal, SIGCHLD);
+    if (number == SYS_clone) only_forks("clone", (unsigned long)flags, SIGCHLD);
     return fork();
 }
 #endif

@@ -311,6 +311,7 @@ __asm__(".text\n.globl syscall\n.type syscall, @function\nsyscall:\n.cfi_startpr
         "cmpq $2, %rdi\n je cxlemu_opens\n cmpq $257, %rdi\n je cxlemu_opens\n" /* SYS_open, SYS_openat */
         "cmpq $437, %rdi\n je cxlemu_opens\n" /* SYS_openat2 */
         "leaq -56(%rdi), %rax\n cmpq $2, %rax\n jbe cxlemu_forks\n" /* SYS_clone, SYS_fork, SYS_vfork */
+        "cmpq $435, %rdi\n je cxlemu_forks\n" /* SYS_clone3 */
         "cmpq $209, %rdi\n je cxlemu_asynchronous\n" /* SYS_io_submit */
         "leaq -425(%rdi), %rax\n cmpq $2, %rax\n jbe cxlemu_asynchronous\n" /* SYS_io_uring_setup, _enter, _register */
         ".globl cxlemu_system_call\n.hidden cxlemu_system_call\ncxlemu_system_call:\n"

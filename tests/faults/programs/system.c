@@ -4,6 +4,7 @@
 #include <cxl.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
+#include <linux/sched.h>
 #include <pty.h>
 #include <sched.h>
 #include <signal.h>
@@ -82,6 +83,12 @@ static int child_stores(void *pool, const char *how) {
     if (strcmp(how, "daemon") == 0 && daemon(1, 1) != 0) return 7;
     if (strcmp(how, "_Fork") == 0) child = _Fork();
     if (strcmp(how, "SYS_fork") == 0) child = (pid_t)syscall(SYS_fork);
+    struct clone_args asked = {.exit_signal = SIGCHLD};
+    if (strcmp(how, "clone3") == 0) child = (pid_t)syscall(SYS_clone3, &asked, sizeof asked);
+    asked.flags = CLONE_CLEAR_SIGHAND;
+    if (strcmp(how, "clears") == 0) child = (pid_t)syscall(SYS_clone3, &asked, sizeof asked);
+    if (strcmp(how, "numbers") == 0) child = (pid_t)syscall(SYS_clone, CLONE_NEWPID | SIGCHLD, NULL, NULL, NULL, NULL);
+    if (strcmp(how, "unshare") == 0) child = unshare(CLONE_NEWPID) == 0 ? fork() : -1;
     if (strcmp(how, "forkpty") == 0) child = forkpty(&terminal, NULL, NULL, NULL);
     if (strcmp(how, "shares") == 0) child = clone(stores, stack + sizeof stack, CLONE_VM | SIGCHLD, pool);
     if (strcmp(how, "clone") == 0) child = clone(stores, stack + sizeof stack, SIGCHLD, pool);
