@@ -91,7 +91,7 @@ class ExecReport:
             for line in ended.output.splitlines()[-OUTPUT_LINES:]:
                 self.out.print(f"  | {line}", markup=False)
         if result.ending is RunEnding.NO_PROGRESS:
-            same = "each thread returns to the same step in the same state, and nothing is stored"
+            same = "each thread returns to the same step in the same state, and nothing changes"
             self.say(f"the programs hang: {same}: {where}", more="", style="bold red")
             for sentence in result.doing if not result.findings else ():  # a finding names the load
                 self.say(shortened(sentence), "  ")

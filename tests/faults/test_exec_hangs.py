@@ -122,7 +122,6 @@ def test_a_hang_across_two_pools_is_found(mode: str, offset: int) -> None:
     assert again.exit_code == 1 and "another trace" not in again.output
 
 
-@pytest.mark.parametrize("mistake", [3, pytest.param(6, marks=pytest.mark.deep)])
 @pytest.mark.deep(rows=lambda waits: waits == "preloaded")
 def test_a_store_of_the_same_bytes_to_a_dirty_line_keeps_no_hang_from_being_found(waits: Path) -> None:
     """As of a queue that keeps the other one's index beside its own."""
@@ -146,6 +145,7 @@ def test_a_thread_that_waits_in_a_call_is_shown_with_its_line(call: str) -> None
     assert re.search(r"\(host 1, thread 1\) its last step: gives its turn away at .*?waits.c:\d+ in calls", told)
 
 
+@pytest.mark.parametrize("mistake", [3, pytest.param(6, marks=pytest.mark.deep)])
 def test_a_hang_under_address_sanitizer_is_found(mistake: int) -> None:
     """Its shadow is terabytes of private memory, and its stack for signals never the same: our handlers run there."""
     flags = ("-fsanitize=address", f"-DMISTAKE={mistake}")

@@ -49,6 +49,7 @@ typedef struct {
     uint8_t pool, kind, locked, system;
     bool early; /* it was reported before that */
     bool beside; /* another thread has stored to its bytes since */
+    bool onto_dirty; /* its lines were dirty before it: the same bytes once more change nothing */
 } open_store;
 
 /* tears.c: the last store that tears, until its thread's next step, and the bytes of its lines before it, as many as there is room for. */

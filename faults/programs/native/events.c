@@ -102,6 +102,15 @@ void prog_load_rest(const void *at, size_t nbytes, const divided_load *load, con
     step_end(me);
 }
 
+/* Whether lines are dirty. In a search, each store is an event. */
+static bool are_dirty(const pool_range *r) {
+    const pool_lines lines = range_lines(r);
+    bool all = !area()->options.every;
+    for (int64_t k = lines.first; all && k < lines.last; k++)
+        all = image_of(here.host, r->pool)->cache.state[k] & DIRTY;
+    return all;
+}
+
 static void announce(program_self *me, const pool_range *r, const void *pc, int kind, bool system) {
     area()->opens[me->thread] = (open_store){
         .offset = r->offset,
@@ -120,8 +129,10 @@ static void store(void *at, size_t nbytes, const void *pc, bool system) {
     program_self *me = self_here();
     if (system && program_pages_now) program_pages_now->touch(at, nbytes);
     if (!range_in_pool(at, nbytes, &r) || !step_begins(me, STEP_STORE, 0, &r)) return;
+    const bool dirty = are_dirty(&r);
     if (!touch(me, &r, at, system ? CHANGED : OVERWRITTEN)) return; /* the system may store less than it was asked to */
     announce(me, &r, pc, STEP_STORE, system);
+    area()->opens[me->thread].onto_dirty = dirty;
     step_end(me);
 }
 

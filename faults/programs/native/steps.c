@@ -174,7 +174,8 @@ static void tell_store(int thread, bool over) {
     step_mix(&step, step_digest(after, open->nbytes));
     turn_progress(thread, news);
     if (news) rest_ends_for_host(thread);
-    if (news || open->kind != STEP_RMW) turn_written(t->host); /* a lock that is taken in vain stores nothing new */
+    /* A lock that is taken in vain stores nothing new. */
+    if (news || (open->kind != STEP_RMW && !open->onto_dirty)) turn_written(t->host);
     if (open->beside && !news && program_watcher_now && program_watcher_now->load)
         program_watcher_now->load(&step, after); /* perhaps the other one's store is the last: it sees that */
     if (program_watcher_now && program_watcher_now->store) program_watcher_now->store(&step, before, after);
