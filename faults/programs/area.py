@@ -25,7 +25,7 @@ OPERATIONS_MOST = 1 << 16  # as in native/area.h
 OPENED_BYTES_MAX = 1 << 20
 SHARED = Path("/dev/shm")
 STARTING, WAITING, INSIDE, RUNNING, OUTSIDE, CRASHED, ENDED = range(1, 8)  # enum thread_state
-GOING_ON, NO_PROGRESS, _, REPEATS = range(4)  # enum outcome
+GOING_ON, NO_PROGRESS, _, REPEATS = range(4)  # enum outcome, which has further ones
 
 
 class RunOptions(ctypes.Structure):
@@ -345,9 +345,9 @@ class Area:
         """Let the others go on without a thread; returns whether it is still in the state in which it was seen."""
         return bool(self._library.program_outside(thread.number, thread.state))
 
-    def stop(self) -> None:
-        """End every process at its next step."""
-        self._library.program_stop()
+    def stop(self, *, given_up: bool = False) -> None:
+        """End every process at its next step; ``given_up`` says that the run is at its deadline."""
+        self._library.program_stop(given_up)
 
     def judge(self) -> None:
         """Let the checker examine what is left, when all processes have ended."""

@@ -219,6 +219,7 @@ STATED = ("assertion", "invariant", "linearizable")  # rules that programs state
 
 
 _NOT_FENCED, _FENCED_LATE = 2, 3
+_SO_FAR = 2  # enum stuck in native/check.h
 
 
 @dataclass(frozen=True)
@@ -239,6 +240,7 @@ class ProgramFinding:
     sites: tuple[int, ...]  # for each of ROLES the number of a position; 0: unknown, or there is none
     numbers: tuple[int, ...]  # for each of ROLES the number of the step; 0: unknown, or there is none
     stuck: bool = False  # found because the run made no progress: this load is repeated for ever
+    so_far: bool = False  # or because the run was given up: perhaps not for ever
     sfence: bool = False  # the only fence after the reader's flush was an sfence
     by_start: bool = False  # the reader knew because the writer had ended before it started
     flush_late: bool = False  # the flush came when the reader already knew of the store
@@ -249,6 +251,11 @@ class ProgramFinding:
     def site(self, role: str) -> int:
         """Return the number of a role's position; 0: there is none."""
         return self.sites[ROLES.index(role)]
+
+    @property
+    def warns(self) -> bool:
+        """Whether it fails no run."""
+        return self.so_far or (self.kind in KINDS and KINDS[self.kind].warns)
 
     @property
     def publishes_itself(self) -> bool:
@@ -263,14 +270,14 @@ class ProgramFinding:
             data
         )
         sites, numbers, (seen, _, *extra) = rest[:_ROLES_MAX], rest[_ROLES_MAX : 2 * _ROLES_MAX], rest[2 * _ROLES_MAX :]
-        stuck, sfence, by_start, late = map(bool, extra)
+        sfence, by_start, late = map(bool, extra[1:])
         return cls(
             kind,
             bool(rule),
             *(host, other, pool, thread, other_thread, times, offset, nbytes, number),
             tuple(sites[: len(ROLES)]),
             tuple(numbers[: len(ROLES)]),
-            *(stuck, sfence, by_start, late),
+            *(extra[0] > 0, extra[0] == _SO_FAR, sfence, by_start, late),
             seen=seen[:nbytes] if kind == INVARIANT else b"",
         )
 

@@ -102,7 +102,7 @@ class RunProcesses:
         """Kill what is left, and wait for it."""
         if self._result.ending is RunEnding.NO_PROGRESS:
             self._let_end()
-        self._area.stop()
+        self._area.stop(given_up=self._result.ending is RunEnding.DEADLINE)
         for process, _first in self._live.values():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -120,9 +120,8 @@ class ProgramMistake:
         if self.finding.flush_late:
             return f"{self.host} reads {self.line}, which {self.by} flushed only after it had published it"
         if self.finding.stuck:
-            return (
-                f"{self.host} waits for ever: it reads {self.line} again and again, and {self.by}'s store never shows"
-            )
+            waits, yet = ("may wait", "has not shown") if self.finding.so_far else ("waits", "never shows")
+            return f"{self.host} {waits} for ever: it reads {self.line} again and again, and {self.by}'s store {yet}"
         said = self.kind.sentence.format(host=self.host, by=self.by, line=self.line)
         return f"{said}: {_values(self.finding)}" if self.finding.seen else said
 
@@ -130,7 +129,7 @@ class ProgramMistake:
     def shows(self) -> str:
         """Whether the run itself went wrong."""
         if self.finding.stuck:
-            return f"the run hangs ({self.run})"
+            return f"the run {'was ended at its deadline' if self.finding.so_far else 'hangs'} ({self.run})"
         if self.kind.rule in ("landed", "fresh", "order"):
             wrong = f"old bytes were read in this run ({self.run})"
             return (
@@ -145,6 +144,9 @@ class ProgramMistake:
             return "mfence in place of sfence: later loads may pass an sfence (cxl_invalidate has the right one)"
         if self.finding.publishes_itself:
             return "a wait, before the load, for a store that is made after the flush and the fence of this one"
+        if self.finding.stuck:  # what is published is the store itself
+            at_each = self.kind.missing.replace("load, after learning of the store", "load, each time")
+            return at_each.replace(", before it is published", "").replace(" and the store that publishes it", "")
         if self.finding.by_start:
             return self.kind.missing.replace("before it is published", "before the process ends")
         return self.kind.missing
@@ -213,7 +215,7 @@ def report(runs: Iterable[Checked], pools: Sequence[str], suppressions: Sequence
             if suppression.matches(mistake.kind.name, mistake.places.values())
         ]
         if not matching:
-            (warnings if mistake.kind.warns else mistakes).append(mistake)
+            (warnings if mistake.finding.warns else mistakes).append(mistake)
         else:
             used.update(matching)
             suppressed.append(replace(mistake, reason=matching[0].reason))
@@ -313,7 +315,7 @@ def _plain(mistake: ProgramMistake) -> dict[str, Any]:
         "sentence": mistake.sentence,
         "missing": mistake.missing,
         "wrong_in_this_run": finding.manifest,
-        "hangs": finding.stuck,
+        "hangs": finding.stuck and not finding.so_far,
         "host": finding.host,
         "other_host": None if finding.other_host == 255 else finding.other_host,
         "pool": mistake.pool,
@@ -362,7 +364,7 @@ def _result(mistake: ProgramMistake, order: list[str]) -> dict[str, Any]:
     result: dict[str, Any] = {
         "ruleId": mistake.kind.name,
         "ruleIndex": order.index(mistake.kind.name),
-        "level": "warning" if mistake.kind.warns else "error",
+        "level": "warning" if mistake.finding.warns else "error",
         "message": {"text": ". ".join([mistake.sentence, *_missing(mistake), *words_of(mistake.history)])},
         "locations": [_location(main)] if main else [],
         "relatedLocations": [{**_location(place, says), "id": k} for k, (_, says, place) in enumerate(steps)],

@@ -31,6 +31,7 @@ from faults.programs.findings import (
     STATED,
     TORN_IN_CRASH,
     UNKNOWN_THREAD,
+    ProgramFinding,
 )
 from faults.programs.folders import making, run_folder
 from faults.programs.histories import KINDS_OF_OBJECTS, LoggedOperation, judge, names_of
@@ -111,7 +112,7 @@ def stages(setting: ExecSetting, choice: RunChoice, servers: ForkServers | None)
                 continue
             if kind.rule == "exit" and (result.ending is not RunEnding.ENDED or dies_of_damage(result.exits)):
                 continue  # its flush may have been still to come
-            (result.warnings if kind.warns else result.findings).append(raw)
+            (result.warnings if ProgramFinding.one(bytes(raw)).warns else result.findings).append(raw)
         if result.failed and result.ending is not RunEnding.NO_PROGRESS:
             unexplained = all(KINDS[raw.kind].rule in STATED for raw in result.findings)
             result.findings += torn if unexplained else ()

@@ -1,5 +1,6 @@
 """A hang is a cycle of all threads: right programs are not called hung, hung ones are, and a limit leaves it open."""
 
+import json
 import os
 import re
 import shlex
@@ -187,10 +188,16 @@ def test_a_limit_before_a_cycle_leaves_it_undecided(waits: Path, what: str) -> N
 
 
 @pytest.mark.deep(rows=lambda waits: waits == "recompiled")
-def test_a_limit_finds_no_line_dirty_at_exit(waits: Path) -> None:
-    flags = ("--pool", f"{A}=2M", "--worst-case", "--seed", "0", "--deadline-s", "1")
+def test_a_limit_warns_of_a_store_that_another_host_awaits(waits: Path, tmp_path: Path) -> None:
+    flags = ("--pool", f"{A}=2M", "--worst-case", "--seed", "0", "--deadline-s", "1", "--json", tmp_path / "found.json")
     result = execute(*flags, "--", waits, A, A, "keep", ":", waits, A, "count")
     assert result.exit_code == 3, result.output
+    found = json.loads((tmp_path / "found.json").read_text())["found"]
+    assert found["findings"] == [] and "1 past the deadline, 1 warning;" in result.output
+    assert [(its["kind"], its["hangs"]) for its in found["warnings"]] == [("not-flushed", False)]
+    assert "host 1 may wait for ever: it reads byte 0x0" in result.output
+    its = {step["role"]: step["function"] for step in found["warnings"][0]["steps"]}
+    assert its["store"] == its["access"] == "main"
 
 
 def test_shrinking_is_bounded_in_time(waits: Path, monkeypatch: pytest.MonkeyPatch) -> None:

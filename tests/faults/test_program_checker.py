@@ -455,6 +455,16 @@ def test_a_host_that_waits_for_ever_is_told_what_is_missing() -> None:
     assert spun(lambda s: None) == set()
 
 
+@pytest.mark.parametrize(("looks", "given_up"), [(2000, True), (2000, False), (900, True)])
+def test_of_a_run_that_is_given_up_an_old_store_that_a_host_awaits_is_told(looks: int, given_up: bool) -> None:
+    s = Stream("A", "B")
+    s.store("A", FLAG, 1, "flag")
+    for _ in range(looks):
+        s.load("B", FLAG, 8, "spin")
+    told = Found("not-flushed", True, "flag", "spin") in s.finish(given_up=given_up)
+    assert told == (given_up and looks > 1000) == any(its.so_far and its.warns for its in s.raw())
+
+
 def test_a_host_that_also_reads_a_message_at_each_look_is_told_what_is_missing() -> None:
     s = Stream("A", "B")
     s.load("B", FLAG)

@@ -272,6 +272,9 @@ def test_every_kind_has_words_in_every_form(kind: str, told: Callable[..., Progr
 def test_what_hangs_and_what_an_sfence_does_not_do_is_said(told: Callable[..., ProgramReport]) -> None:
     text = words.text(told([finding("not-fenced", stuck=True), finding("invalidate-unfenced", sfence=True)]))
     assert "waits for ever" in text and "mfence in place of sfence" in text
+    for kind, missing in (("not-flushed", "and fence (cxl_fence)"), ("no-invalidate", "before the load, each time")):
+        text = words.text(told([finding(kind, stuck=True, so_far=True)]))
+        assert f"warning: {kind}: " in text and "may wait for ever" in text and text.count(f"{missing}\n") == 1
 
 
 def test_sarif_is_as_its_schema_wants(told: Callable[..., ProgramReport]) -> None:

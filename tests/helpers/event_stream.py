@@ -24,6 +24,7 @@ STEPS = (
 MOVES = ("FETCH", "FETCH_POSTED", "POST", "LAND", "WRITE_BACK", "DROP", "NT", "LOST")
 DROP, DROP_ORDERED, KEEP = 1, 2, 3
 SFENCE, LFENCE, MFENCE, LOCKED = 1, 2, 3, 4
+GIVEN_UP = 2
 
 
 class Step(ctypes.Structure):
@@ -116,8 +117,8 @@ class Stream:
         self.caches.setdefault(self.host(name), _Cache())
         self._step(name, "PROCESS_START")
 
-    def end(self, name: str) -> None:
-        self._step(name, "PROCESS_END")
+    def end(self, name: str, what: int = 0) -> None:
+        self._step(name, "PROCESS_END", what)
 
     def next_stage(self) -> None:
         self.stage += 1
@@ -256,10 +257,10 @@ class Stream:
     def places(self) -> list[dict[str, str]]:
         return [{role: self._place(f, role) for role in ROLES if f.site(role)} for f in self.raw()]
 
-    def finish(self) -> set[Found]:
-        """All processes end, and nothing more happens."""
+    def finish(self, *, given_up: bool = False) -> set[Found]:
+        """All processes end, at their deadline if the run is ``given_up``, and nothing more happens."""
         for name in self.threads:
-            self.end(name)
+            self.end(name, GIVEN_UP if given_up else 0)
         self.checker.test_end()
         return self.found()
 
@@ -295,8 +296,8 @@ class Stream:
             nbytes=nbytes,
         )
 
-    def _step(self, name: str, kind: str) -> None:
-        self.checker.test_other(byref(self._made(name, kind)))
+    def _step(self, name: str, kind: str, what: int = 0) -> None:
+        self.checker.test_other(byref(self._made(name, kind, what=what)))
 
     def _move(self, name: str, kind: str, line: int, **more: int) -> None:
         its_kind = MOVES.index(kind) + 1

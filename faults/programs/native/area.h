@@ -117,7 +117,7 @@ typedef struct {
     _Alignas(PROGRAM_LINE) uint8_t bytes[HELD_BYTES];
 } held_bytes;
 
-enum outcome { GOING_ON, NO_PROGRESS, COMMAND_FAILED, REPEATS };
+enum outcome { GOING_ON, NO_PROGRESS, COMMAND_FAILED, REPEATS, GIVEN_UP };
 
 typedef struct {
     uint64_t size; /* of this struct, in the library that made it */

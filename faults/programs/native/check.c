@@ -293,7 +293,7 @@ static void on_other(const program_step *step) {
     case STEP_PROCESS_END:
         if (!step->what) know_end(step->host, step->stage, time_of(step));
         for (uint32_t k = 0; k < room->threads; k++)
-            if (room->thread[k].process == step->process) room->thread[k].alive = false;
+            if (room->thread[k].process == step->process) room->thread[k].alive &= step->what == END_GIVEN_UP;
         break;
     case STEP_HOST_CRASH: crashes(step); break;
     case STEP_DEVICE_COPY: copy_begins(step); break;
@@ -309,11 +309,16 @@ static void on_other(const program_step *step) {
     }
 }
 
+static void look_at_waits(void) {
+    const check_room *room = room_now();
+    for (int k = 0; k < (int)room->threads; k++)
+        for (int load = 0; room->thread[k].alive && load < LOADS; load++) rule_stuck(k, load);
+}
+
 static void on_stuck(void) {
     check_room *room = room_now();
     room->stuck = true;
-    for (int k = 0; k < (int)room->threads; k++)
-        for (int load = 0; room->thread[k].alive && load < LOADS; load++) rule_stuck(k, load);
+    look_at_waits();
     if (room->full) rule_out_of_room();
     rule_tell_all();
 }
@@ -323,6 +328,7 @@ static void on_end(void) {
     const check_room *room = room_now();
     program_watched(room->lines, (uint64_t)room->chunks * sizeof(check_line));
     if (room->stuck) return;
+    look_at_waits();
     uint32_t at = room->last_line;
     for (int pool = room->last_pool; at;) {
         check_line *line = (check_line *)(void *)program_watcher_line(pool, at - 1);

@@ -26,6 +26,7 @@
 extern const program_watcher checker;
 
 enum check_extra { EXTRA_STUCK, EXTRA_SFENCE, EXTRA_TOLD_BY_START, EXTRA_FLUSH_LATE }; /* program_finding.extra */
+enum stuck { FOR_EVER = 1, SO_FAR }; /* EXTRA_STUCK, of a run that hangs, or was given up */
 
 enum {
     LINE_WORDS = 8,

@@ -298,7 +298,7 @@ void rule_out_of_room(void) {
 /* A run is stuck: report a thread that loads the same old version again and again, long after the new one was stored, as only
  * an instruction that is missing would bring the new one. */
 void rule_stuck(int thread, int load) {
-    enum { AGAIN_AND_AGAIN = 16 };
+    enum { AGAIN_AND_AGAIN = 16, LONG_AGO = 1000 };
     const check_thread *me = &room_now()->thread[thread];
     const int pool = me->load[load].pool;
     const int64_t number = me->load[load].line;
@@ -313,8 +313,9 @@ void rule_stuck(int thread, int load) {
         const check_write *got = line_write(t.line, held(copy->cached, word));
         const bool arrived = newest && line_write(t.line, held(t.line->pool, word)) == newest;
         if (!newest || (got && got->time >= newest->time) || (arrived && !copy->present)) continue;
-        if (me->load[load].time < newest->time || me->load[load].time < newest->landed)
-            continue; /* it has not loaded it since then */
+        const uint32_t then = newest->landed ? newest->landed : newest->time;
+        if (me->load[load].time < then + (room_now()->stuck ? 0 : LONG_AGO))
+            continue; /* it has not loaded it since then; in a run that was given up, the writer may be about to flush */
         program_finding f = finding_at(&step, NO_INVALIDATE, MANIFEST);
         if (!(newest->state & WRITE_FLUSHED) && !arrived) f.kind = NOT_FLUSHED;
         else if (!newest->landed && !arrived) f.kind = NOT_FENCED;
@@ -323,7 +324,8 @@ void rule_stuck(int thread, int load) {
         f.extra[EXTRA_SFENCE] = f.kind == INVALIDATE_UNFENCED && dropped_by->stores_fenced > copy->dropped;
         add_write(&f, newest);
         if (copy->dropped) f.sites[AT_DROP] = copy->drop_site, f.numbers[AT_DROP] = copy->dropped;
-        f.offset = number * PROGRAM_LINE + word * WORD, f.nbytes = WORD, f.extra[EXTRA_STUCK] = 1;
+        f.offset = number * PROGRAM_LINE + word * WORD, f.nbytes = WORD;
+        f.extra[EXTRA_STUCK] = room_now()->stuck ? FOR_EVER : SO_FAR;
         report(&f);
         return;
     }

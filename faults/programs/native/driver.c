@@ -97,7 +97,10 @@ PROGRAM_EXPORT void program_gone(int pid) {
         program_step step = {
             .number = a->steps,
             .kind = STEP_PROCESS_END,
-            .what = damage_armed(a->damage), /* killed by what broke, perhaps between a store and its flush */
+            /* It was killed, perhaps between a store and its flush. */
+            .what = a->outcome == GIVEN_UP    ? END_GIVEN_UP
+                    : damage_armed(a->damage) ? END_DAMAGED
+                                              : 0,
             .host = a->threads[k].host,
             .pool = UINT8_MAX,
             .thread = (uint16_t)k,
@@ -127,7 +130,7 @@ PROGRAM_EXPORT bool program_outside(int thread, uint32_t seen) {
     return true;
 }
 
-PROGRAM_EXPORT void program_stop(void) { turn_stop(GOING_ON, -1); }
+PROGRAM_EXPORT void program_stop(bool given_up) { turn_stop(given_up ? GIVEN_UP : GOING_ON, -1); }
 
 /* Judge the run after all processes have ended: the lines that are left in caches are final. */
 PROGRAM_EXPORT void program_judge(void) {

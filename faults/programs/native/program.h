@@ -110,6 +110,11 @@ enum step_kind {
     STEP_KINDS
 };
 
+enum process_end {
+    END_DAMAGED = 1,
+    END_GIVEN_UP
+}; /* `what` of one that was killed: by what broke, or at the deadline */
+
 /* A place in a program: an index into program_area.sites, 0 where it is unknown. The same place in the same caller has the
  * same number in all processes of a run. */
 typedef uint32_t program_site;
@@ -117,7 +122,7 @@ typedef uint32_t program_site;
 typedef struct {
     uint64_t number; /* of the step in the trace, from 1; nature's moves around the step have the same one */
     uint8_t kind,
-        what; /* step_kind; a flush's flush_kind, a fence's fence_kind, a load's LOAD_PERHAPS, an operation's part, whether damage killed */
+        what; /* step_kind; a flush's flush_kind, a fence's fence_kind, a load's LOAD_PERHAPS, an operation's part, a process_end */
     bool locked, system; /* a locked instruction; an access by a system call on the program's behalf */
     uint8_t host, pool;
     uint16_t thread, other; /* indices into program_area.threads */
