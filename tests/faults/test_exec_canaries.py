@@ -195,6 +195,38 @@ int main(void) {{
     assert {place.at.line if place else 0 for place in places} == {8}
 
 
+FROM_CHARS = """#include <charconv>
+#include <cstring>
+#include <cxl.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+int main(int, char **words) {
+    auto *p = static_cast<volatile char *>(mmap(nullptr, 2 << 20, 3, MAP_SHARED, open(words[1], O_RDWR), 0));
+    char *text = const_cast<char *>(p) + 128;
+    TYPE value = 0;
+    if (words[2][0] == 'w') {
+        std::memcpy(text, "-2.5e1,", 7);
+        *p = 1, cxl_flush(const_cast<char *>(p), 1), cxl_fence();
+        return 0;
+    }
+    while (!*p) cxl_invalidate(const_cast<char *>(p), 1);
+    if (std::from_chars(text, text + 64, value).ec == std::errc() && value != -25) return 1;
+    return 0;
+}
+"""
+
+
+@pytest.mark.deep(rows=lambda which: which == "double")
+@pytest.mark.parametrize("which", ["float", "double", "long double"])
+def test_a_floating_point_number_that_is_parsed_is_loaded(which: str, tmp_path: Path) -> None:
+    (tmp_path / "parses.cc").write_text(FROM_CHARS)
+    its = built("recompiled", tmp_path / "parses.cc", "-std=c++17", f"-DTYPE={which}", language="c++")
+    result = ran(f"{its} /dev/dax0.0 w : {its} /dev/dax0.0 r", RunChoice(None, 0))
+    found = [ProgramFinding.one(bytes(raw)) for raw in result.findings]
+    loads = [result.places[its.site("access")] for its in found if KINDS[its.kind].name == "not-flushed"]
+    assert {place.at.line for place in located(loads) if place} == {16}
+
+
 STRICT = """#include <atomic>
 extern "C" void AnnotateHappensBefore(const char *, int, void *);
 extern "C" void __tsan_acquire(void *);

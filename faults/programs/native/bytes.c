@@ -296,6 +296,33 @@ OF_TEXT(long long, atoll)
 OF_TEXT(double, atof)
 OF_TEXT(int, puts)
 
+/* C++'s from_chars of floating point, which lies in its library; one of integers is the program's own code. */
+typedef struct {
+    const char *end;
+    int error;
+} from_chars_result;
+static void look_number(const char *at, const char *end, const void *pc) {
+    static const char its[] = "+-.0123456789abcdefghijklmnopqrstuvwxyz";
+    for (char byte = '0'; at < end && byte && real_memchr()(its, byte | (byte > '9') << 5, sizeof its); at++) {
+        prog_load(at, 1, pc);
+        byte = *(const volatile char *)reachable(at);
+    }
+}
+#define FROM_CHARS(name, type)                                                                          \
+    REAL(from_chars_result, name, const char *, const char *, type *, int)                              \
+    PROGRAM_EXPORT from_chars_result name(const char *text, const char *end, type *value, int format) { \
+        type number;                                                                                    \
+        const char *at = reachable(text);                                                               \
+        if (!UNTOUCHED(text)) look_number(text, end, HERE);                                             \
+        from_chars_result found = real_##name()(at, at + (end - text), &number, format);                \
+        found.end = text + (found.end - at);                                                            \
+        if (!found.error) moved(value, &number, sizeof number, HERE);                                   \
+        return found;                                                                                   \
+    }
+FROM_CHARS(_ZSt10from_charsPKcS0_RfSt12chars_format, float)
+FROM_CHARS(_ZSt10from_charsPKcS0_RdSt12chars_format, double)
+FROM_CHARS(_ZSt10from_charsPKcS0_ReSt12chars_format, long double)
+
 #define PUTS(name)                                                              \
     REAL(int, name, const char *, FILE *)                                       \
     PROGRAM_EXPORT int name(const char *restrict text, FILE *restrict stream) { \
