@@ -128,6 +128,10 @@ class TestWhatHostsLearnThere:
     def test_a_load_has_not_seen_what_was_stored_behind_it(self, tmp_path: Path, load: str) -> None:
         assert is_quiet(of_locks(RunChoice(1, 1), load, str(tmp_path), free=True))
 
+    def test_an_atomic_load_has_seen_what_it_returns(self, tmp_path: Path) -> None:
+        found = of_locks(RunChoice(1, 1), "sees", str(tmp_path), free=True)
+        assert kinds(found) == {"no-invalidate"} and {one.code for one in found.exits} == {0}
+
     def test_a_store_beside_another_ones_bytes_hides_them_not(self) -> None:
         for choice in CHOICES:
             assert is_quiet(of_locks(choice, "wait")), choice

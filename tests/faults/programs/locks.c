@@ -1,6 +1,7 @@
 /* Locks of many kinds in a coherent page, around a counter and a table outside of it: ./locks POOL HOST LOCK [ROUNDS [MISTAKE]] */
 #include <cxl.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -113,6 +114,24 @@ static int looks(uint32_t me, const char *folder, int plain) {
     return seen + *(volatile uint64_t *)s->table > 1;
 }
 
+/* The same where host 0 sets the flag amid host 1's load, after its step: that faults until then. */
+static const char *folder_of_faults;
+static void wait_for_store(int number) {
+    (void)number;
+    file(folder_of_faults, "looked", 0);
+    file(folder_of_faults, "stored", 1);
+    mprotect(s, 4096, PROT_READ | PROT_WRITE);
+}
+static int sees(uint32_t me, const char *folder) {
+    if (me == 0) return looks(me, folder, 0);
+    folder_of_faults = folder;
+    signal(SIGSEGV, wait_for_store);
+    const uint64_t seen = *(volatile uint64_t *)s->table;
+    mprotect(s, 4096, PROT_NONE);
+    if (!atomic_load_explicit(&s->now, memory_order_acquire)) return 2;
+    return *(volatile uint64_t *)s->table != seen; /* without an invalidate */
+}
+
 /* Host 1 sets its flag before it looks at host 0's, which is the other half of the same word. */
 static int waits(uint32_t me) {
     if (me == 1) s->flag[1] = 1;
@@ -132,6 +151,7 @@ int main(int count, char **words) {
     s = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, open(words[1], O_RDWR), 0);
     if (s == MAP_FAILED) return 3;
     if (!strncmp(lock, "look-at", 7)) return looks(me, words[4], !strcmp(lock, "look-at-plain"));
+    if (!strcmp(lock, "sees")) return sees(me, words[4]);
     if (!strcmp(lock, "wait")) return waits(me);
     for (int k = 0, rounds = count > 4 ? atoi(words[4]) : 8; k < rounds; k++) {
         if (strcmp(mistake, "no-lock")) take(lock, me);
