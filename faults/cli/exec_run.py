@@ -23,7 +23,7 @@ from faults.programs.judge import suppress
 from faults.programs.reports import ProgramReport
 from faults.programs.result import WORST_CASES, ExecSetting, RunChoice, RunEnding, RunResult, unfired, untouched
 from faults.programs.run import run as run_once
-from faults.programs.unjudged import absent, goes_on, not_its_own, not_judged
+from faults.programs.unjudged import absent, for_coherent_caches, goes_on, not_its_own, not_judged
 from faults.verdict import Verdict
 
 TOKEN_FILE_MAX = 1 << 21
@@ -79,6 +79,8 @@ def run(ctx: click.Context, asked: ExecFlags) -> None:
     if failed is not None and len(results) < len(choices) and (how := goes_on(setting, results, findings)):
         report.note(how)
     if failed is not None and (why := not_its_own(setting, failed, findings, followed)):
+        report.note(why)
+    if why := for_coherent_caches(setting, results, findings):
         report.note(why)
     differs = trace is not None and results[0].trace != trace
     if differs:

@@ -60,7 +60,7 @@ class RunStatus(ctypes.Structure):
         ("absent", ctypes.c_uint64),
         ("touched", ctypes.c_int32),
         *((name, ctypes.c_uint32) for name in ("kinds_asked", "operations", "invariants", "unexamined")),
-        ("device_copies", ctypes.c_uint32),
+        *((name, ctypes.c_uint32) for name in ("device_copies", "flushed")),
     )
 
 

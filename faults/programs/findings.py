@@ -108,7 +108,7 @@ KINDS: dict[int, MistakeKind] = {
         "atomic",
         "a locked instruction on a word of two hosts",
         "{host} changes {line} by a locked instruction, and {by} writes it as well: no lock reaches across hosts",
-        "a protocol of plain stores, each word with one writer: no pool has atomics between hosts",
+        "a protocol of plain stores, each word with one writer; or hardware that keeps caches coherent (--coherent)",
     ),
     12: MistakeKind(
         "flush-outside",

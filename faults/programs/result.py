@@ -105,6 +105,7 @@ class RunResult:
     crashes: CrashRecord | None = None  # of a run that chooses losses
     unannounced: int = 0  # how often stores to a line were found that nobody had announced
     expected: int = 0  # how often a program marked loads as stale on purpose
+    flushed: bool = False  # whether a program flushed a line of a pool, or stored past its cache
     met: bool = False  # whether an access met a line or a card that is damaged
     touched: bool = False  # whether a program touched a pool or, where its loads are not seen, mapped one
     watched_lines: int = 0  # lines that the checker has seen touched; 0 without it

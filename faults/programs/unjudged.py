@@ -39,8 +39,20 @@ def goes_on(setting: ExecSetting, results: Sequence[RunResult], report: ProgramR
     """Say what may find the missing instruction, where the run that failed was not the last one; empty: nothing."""
     if untouched(setting, results) or any(each.missing for each in (*report.mistakes, *report.suppressed)):
         return ""
+    order = "; or the programs' own order may be wrong, such as an acknowledgement before the load"
     how = "--keep-going tries the other ones, too" if setting.check else "--no-check looks for none: leave it out"
-    return f"no missing instruction was found in this run: {how}"
+    return f"no missing instruction was found in this run: {how}{order if setting.check else ''}"
+
+
+def for_coherent_caches(setting: ExecSetting, results: Sequence[RunResult], report: ProgramReport) -> str:
+    """Say that programs may rely on hardware that keeps caches coherent; empty: they flush, or nothing is missing."""
+    missing = any(each.missing for each in (*report.mistakes, *report.warnings))
+    if not missing or setting.coherent or any(result.flushed for result in results):
+        return ""
+    return (
+        "no program flushed a line, or stored past its cache: if hardware keeps these caches coherent (CXL 3), say so "
+        "by --coherent"
+    )
 
 
 def not_its_own(setting: ExecSetting, failed: RunResult, report: ProgramReport, preloaded: Sequence[str]) -> str:

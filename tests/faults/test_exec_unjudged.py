@@ -72,6 +72,24 @@ def test_a_pool_beside_others_that_no_program_opens_is_named(mode: str, flags: t
     assert "--pool /idle did nothing: no program touched it" in done.output
 
 
+def test_programs_that_never_flush_are_told_of_coherent_caches(tmp_path: Path) -> None:
+    said = "no program flushed a line, or stored past its cache: if hardware keeps these caches coherent"
+    (tmp_path / "plain.c").write_text("""#include <cxl.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+int main(int count, char **words) {
+    volatile int *p = mmap(0, 2 << 20, PROT_READ | PROT_WRITE, MAP_SHARED, open(words[1], O_RDWR | O_CREAT, 0600), 0);
+    if (count > 3) cxl_flush((void *)(p + 64), 4);
+    p[0] = 1;
+    return 0;
+}
+""")
+    program = built("recompiled", tmp_path / "plain.c")
+    for commands, flags, tells in (("P", (), True), ("P x flush", (), False), ("P", ("--coherent", "all"), False)):
+        done = ran(program, commands, *flags)
+        assert (said in " ".join(done.output.split())) == tells, done.output
+
+
 def test_cxl_invalidate_is_in_order() -> None:
     program = build(EXAMPLE)
     words = f"{program} send : {program} receive".split()

@@ -177,6 +177,7 @@ typedef struct {
     uint32_t operation_count, invariant_count, held_count; /* operation_count may exceed the room */
     uint32_t unheld; /* how often there was no room to hold bytes */
     uint32_t device_copies; /* to a pool */
+    uint32_t flushed; /* whether a program has flushed a line, or stored past its cache */
     uint32_t operation_open[PROGRAM_THREADS]; /* the number of each thread's operation, from 1; 0: none */
     uint32_t operations_ended[PROGRAM_HOSTS];
     program_operation operations[PROGRAM_OPERATIONS];

@@ -149,6 +149,7 @@ typedef struct {
     uint32_t kinds_asked, operations, invariants; /* what programs say that must hold */
     uint32_t unexamined; /* how often what a pool held was not examined */
     uint32_t device_copies; /* to a pool */
+    uint32_t flushed; /* whether a program has flushed a line, or stored past its cache */
 } run_status;
 
 PROGRAM_EXPORT void program_status(run_status *status) {
@@ -179,6 +180,7 @@ PROGRAM_EXPORT void program_status(run_status *status) {
         .invariants = a->invariant_count,
         .unexamined = a->held_count + a->unheld,
         .device_copies = a->device_copies,
+        .flushed = a->flushed,
     };
 }
 

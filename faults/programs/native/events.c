@@ -159,6 +159,7 @@ PROGRAM_EXPORT void prog_nt_store(void *at, const void *bytes, size_t nbytes, co
         return;
     }
     program_step step = step_of(me, STEP_NT_STORE, &r, pc);
+    area()->flushed = true;
     step_mix(&step, step_digest(bytes, r.nbytes));
     turn_progress(me->thread, true), turn_written(here.host);
     if (program_watcher_now && program_watcher_now->store) program_watcher_now->store(&step, NULL, bytes);
@@ -269,6 +270,7 @@ static int64_t flush_run(program_self *me, program_step step, pool_lines run) {
 /* Flush the lines of a range, from the step that has begun on; false where this thread's part in the run ends meanwhile. */
 static bool flush_lines(program_self *me, pool_range r, enum flush_kind kind, const void *pc) {
     program_step step = step_of(me, STEP_FLUSH, &r, pc);
+    area()->flushed = true;
     step.what = kind == FLUSH_DROP && me->ordered ? FLUSH_DROP_BEHIND : (uint8_t)kind;
     step.nbytes = LINE_BYTES;
     for (pool_lines left = range_lines(&r);;) {
