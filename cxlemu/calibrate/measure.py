@@ -32,7 +32,7 @@ _ROUND = ROUND_BYTES // 4  # in f32
 _CHASED_LINES = 4_000
 LINES = 4096  # written, flushed and dropped in one measurement
 _ROUND_TRIPS, _TRIPS = 50_000, 500  # altogether, and in a round
-_PING_PONG_S = 20.0
+_PING_PONG_S = 5.0  # all rounds: on a busy machine a trip may take as long as others hold the core
 
 Step = Callable[[], object]
 
@@ -265,10 +265,15 @@ def round_trip_ns() -> float:
     lines[:] = 0
 
     def play(rank: int) -> float:
-        best = float("inf")
+        best, ends = float("inf"), time.monotonic() + _PING_PONG_S
         for first in range(1, _ROUND_TRIPS, _TRIPS):
             begin = time.perf_counter_ns()
-            _measure.ping_pong(lines, rank, first, _TRIPS, False, _PING_PONG_S)
+            try:
+                _measure.ping_pong(lines, rank, first, _TRIPS, False, ends - time.monotonic())
+            except TimeoutError:
+                if best == float("inf"):
+                    raise
+                break  # the rounds before it count
             best = min(best, (time.perf_counter_ns() - begin) / _TRIPS)
         return best
 

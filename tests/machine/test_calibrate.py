@@ -169,6 +169,25 @@ def test_latency_is_measured_on_one_cycle_through_all_lines() -> None:
     assert seen == set(range(count))
 
 
+def test_a_busy_machine_ends_the_round_trips_of_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rounds(number: int) -> list[float]:
+        """Let each rank make so many rounds; return how long rank 0 might wait in each."""
+        left: list[list[float]] = [[], []]
+
+        def ping_pong(lines: object, rank: int, first: int, trips: int, yields: bool, deadline_s: float) -> None:
+            left[rank].append(deadline_s)
+            if len(left[rank]) > number:
+                raise TimeoutError
+
+        monkeypatch.setattr(_measure, "ping_pong", ping_pong)
+        assert 0 < calibrate.round_trip_ns() < 1e9
+        return left[0]
+
+    assert len(left := rounds(2)) == 3 and left == sorted(left, reverse=True)  # one deadline for all
+    with pytest.raises(TimeoutError):
+        rounds(0)
+
+
 def test_pushes_store_to_every_line() -> None:
     pages = calibrate.memory(1 << 12, None)
     pages.fill(9)
