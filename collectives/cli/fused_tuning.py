@@ -14,7 +14,7 @@ from collectives.sweep.fused.measure import Job
 from collectives.sweep.fused.race import Heat, race
 from collectives.sweep.fused.tuned import TunedFile, TunedMachine, this_one
 from collectives.sweep.fused.tuner import Tuned
-from cxlemu.cli.output import check_output, writing
+from cxlemu.cli.output import check_kept, check_output, writing
 from cxlemu.errors import ArgumentError
 from cxlemu.world import RankContext
 
@@ -52,6 +52,8 @@ def searched(search: Search, run: Run, seen: Callable[[str], None]) -> Tuned:
 
 def is_searched(asked: TilingFlags) -> bool:
     """Whether a tuner is to choose; before anything begins, refuse what it would choose, and files that cannot be."""
+    if asked.tuned_file is not None:
+        check_kept("--tuned", asked.tuned_file)
     for flag, file in (("--trace", asked.trace_file), ("--tuned", asked.tuned_file)):
         check_output(flag, file)
     tunes = asked.tunes or asked.tuned_file is not None

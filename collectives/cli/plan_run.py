@@ -26,7 +26,7 @@ from cxlemu.chakra import export as chakra_export
 from cxlemu.chakra import files as chakra_files
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.options import JsonFlags
-from cxlemu.cli.output import check_once, write_json, writing
+from cxlemu.cli.output import check_kept, write_json, writing
 from cxlemu.plan import DTYPES, Call, Plan, RankPart
 from cxlemu.plan import file as plan_file
 from cxlemu.plan.rules import check as check_rules
@@ -115,7 +115,7 @@ def _part_as_dict(plan: Plan, part: RankPart) -> dict[str, Any]:
 
 
 def save(ctx: click.Context, asked: PlanSaveFlags) -> None:
-    check_once("--output", asked.output)
+    check_kept("--output", asked.output)
     plan = _plan(ctx, asked)
     check_rules(plan)
     plan_file.save(plan, asked.output)

@@ -34,12 +34,19 @@ def check_output(flag: str, path: Path | None) -> None:
     if path != STDOUT:
         with writing(flag, path):
             check_writable(path)
-    check_once(flag, path)
+    _check_once(flag, path)
     if path == STDOUT and ctx is not None and _STREAM not in ctx.meta:
         ctx.with_resource(_text_to_stderr(ctx))
 
 
-def check_once(flag: str, path: Path) -> None:
+def check_kept(flag: str, path: Path) -> None:
+    """Refuse a file that another output of the command has, and ``-``: this file is read again later."""
+    if path == STDOUT:
+        raise ArgumentError(f"{flag} -: a file is needed, not standard output")
+    _check_once(flag, path)
+
+
+def _check_once(flag: str, path: Path) -> None:
     """Refuse a file that another output of the command has: the last to be written would be all that is left."""
     ctx = click.get_current_context(silent=True)
     with writing(flag, path):

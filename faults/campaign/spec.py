@@ -19,9 +19,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, ValidationError
 
 from collectives import sizes
 from collectives.algorithms import catalog
@@ -34,7 +34,7 @@ from cxlemu.topology import Topology
 from cxlemu.topology.clusters import ranks_per_cluster
 from cxlemu.topology.document import Document
 from cxlemu.topology.fields import Model, validated
-from cxlemu.units import parse_bytes
+from cxlemu.units import format_bytes, parse_bytes, typed_bytes
 from faults.campaign.case import BLOCK_BYTES_MAX, CALLS_MAX, RANKS_MAX, CampaignCase, Launch, digest
 from faults.campaign.judge import meant_plans, mutated
 from faults.inject.fault import FAULTS, When
@@ -44,8 +44,8 @@ from faults.left_out import NOTHING, NotDone, left_out, of_plans, together
 CASES_MAX = 1_000_000
 RANKS = (2, 3)
 UNTAKEN = (
-    "faults need ranks in turns, threads or processes, which run shipped algorithms only in a campaign (`cxlemu faults "
-    "sweep --algorithm` and `run --algorithm --faults` take your own)"
+    "faults need ranks in turns, threads or processes, which run only shipped algorithms, unchanged, in a campaign "
+    "(`cxlemu faults sweep --algorithm` and `run --algorithm --faults` take your own)"
 )
 DECLINES, NO_RANK = "it declines every call", "a fault is on a rank that these worlds do not have"
 ALL, EVERY, AUTO, NATURE = "all", "every", "auto", "nature"
@@ -103,6 +103,19 @@ class Spec(Model):
                 return validated(cls, document)
         Topology.load(name)
         return cls(config=name)
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> Spec:
+        """Raises ArgumentError for values that no campaign can have."""
+        try:
+            return cls.model_validate(fields)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in first["loc"])
+            if place.startswith("sizes.") and first["type"] == "less_than_equal":
+                most = format_bytes(BLOCK_BYTES_MAX)
+                raise ArgumentError(f"size {typed_bytes(first['input'])} exceeds the limit of {most}") from None
+            raise ArgumentError(f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}") from None
 
     def sweep(self, seeds: int) -> CaseSweep:
         """List this campaign's cases, each with the seeds 0 to ``seeds`` - 1; nothing runs yet.

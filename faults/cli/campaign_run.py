@@ -4,15 +4,11 @@ import time
 from contextlib import ExitStack
 
 import click
-from pydantic import ValidationError
 
 from collectives.cli.targets import check_applies
 from cxlemu.cli import INTERRUPTED
-from cxlemu.cli.output import check_once, check_output, write_json, write_output
-from cxlemu.errors import ArgumentError
+from cxlemu.cli.output import check_kept, check_output, write_json, write_output
 from cxlemu.signals import stops_exit
-from cxlemu.units import format_bytes, typed_bytes
-from faults.campaign.case import BLOCK_BYTES_MAX
 from faults.campaign.executors import cores, executors
 from faults.campaign.journal import Journal
 from faults.campaign.report import as_json, as_junit, page
@@ -26,7 +22,7 @@ def run(ctx: click.Context, asked: CampaignFlags) -> None:
     for flag, path in (("--junit", asked.junit), ("--html", asked.html)):
         check_output(flag, path)
     if asked.resume is not None:
-        check_once("--resume", asked.resume)
+        check_kept("--resume", asked.resume)
     began = time.monotonic()
     check_applies(ctx, asked.collectives)
     spec = _with_flags(Spec.load(asked.config) if asked.config else Spec(), asked)
@@ -58,12 +54,4 @@ def run(ctx: click.Context, asked: CampaignFlags) -> None:
 def _with_flags(spec: Spec, asked: CampaignFlags) -> Spec:
     """Let flags replace fields of the file. Raises ArgumentError for values that no campaign can have."""
     given = {name: value for name, value in vars(asked).items() if value and name in {*Spec.model_fields} - {"config"}}
-    try:
-        return Spec.model_validate(spec.model_dump(exclude_unset=True) | given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        if place.startswith("sizes.") and first["type"] == "less_than_equal":
-            most = format_bytes(BLOCK_BYTES_MAX)
-            raise ArgumentError(f"-b {typed_bytes(first['input'])} exceeds the limit of {most}") from None
-        raise ArgumentError(f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}") from None
+    return Spec.of(spec.model_dump(exclude_unset=True) | given)

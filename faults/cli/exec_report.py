@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import click
 
 from cxlemu.cli.console import console, print_wrapped
-from cxlemu.cli.output import check_once, check_output, write_json, write_output
+from cxlemu.cli.output import check_kept, check_output, write_json, write_output
 from cxlemu.cli.progress import spinning
 from cxlemu.errors import ArgumentError
 from cxlemu.units import counted
@@ -36,7 +36,7 @@ class ExecReport:
         check_output("--sarif", asked.sarif)
         check_output("--html", asked.html)
         if asked.resume is not None:
-            check_once("--resume", asked.resume)
+            check_kept("--resume", asked.resume)
         folder = asked.litmus
         if folder is not None and not (folder.is_dir() or (not folder.exists() and folder.parent.is_dir())):
             raise ArgumentError(f"--litmus {folder}: name a folder, or a new one in an existing folder")

@@ -234,7 +234,7 @@ class Worlds:
 
         where = {"ranks": (ranks,), "sizes": (nbytes,), "config": config}
         shape = where | {"launches": ("lockstep",), "kinds": (spec.NATURE,)}
-        run.check(spec.Spec.model_validate(what | shape), seeds=seeds, seed=self._seed)
+        run.check(spec.Spec.of(what | shape), seeds=seeds, seed=self._seed)
 
     def faults_happened(self) -> bool:
         """Return whether in one of the test's worlds all its faults happened."""

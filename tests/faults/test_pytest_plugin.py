@@ -323,6 +323,8 @@ def test_where(cxl_world):
         cxl_world.check("all_gather", "naive", ranks=2, config="no-such-machine")
     with __import__("pytest").raises(Exception, match="nothing can fail: give a larger size"):
         cxl_world.check("all_gather", "naive", ranks=2, nbytes=0)
+    with __import__("pytest").raises(Exception, match="ranks.0: input should be greater than or equal to 2"):
+        cxl_world.check("all_gather", "naive", ranks=1)
     with __import__("pytest").raises(Exception, match="has 0 cases: change seeds or sizes to have 1 to"):
         cxl_world.check("all_gather", "naive", ranks=2, seeds=0)
 """,
