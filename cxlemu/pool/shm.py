@@ -268,8 +268,8 @@ def _check_room(geometry: Geometry, clocks_bytes: int, beside_bytes: int) -> Non
     if missing := room.shortage(cards_bytes + hosts_bytes + clocks_bytes, beside_bytes):
         raise PoolError(
             f"{missing} ({format_bytes(cards_bytes)} for its cards, {format_bytes(hosts_bytes + clocks_bytes)} for its "
-            f"hosts' caches and clocks, {format_bytes(beside_bytes)} for its ranks): give it fewer or smaller cards "
-            f"(card_bytes; -c laptop has two of 8 MiB), or more memory"
+            f"hosts' caches and clocks; outside /dev/shm {format_bytes(beside_bytes)} for its ranks): give it fewer or "
+            f"smaller cards (card_bytes; -c laptop has two of 8 MiB), or more memory"
         )
 
 

@@ -70,7 +70,8 @@ def run(ctx: click.Context, asked: TorchrunFlags) -> None:
             click.echo(line if rank == 0 else f"rank {rank}: {line}", nl=False)
 
     if faults is not None and asked.faults is not None:
-        click.echo(f"# faults   {asked.faults}: {counted(len(faults.faults), 'fault')}")
+        left_out = f", {counted(len(faults.leave_out), 'instruction')} left out" if faults.leave_out else ""
+        click.echo(f"# faults   {asked.faults}: {counted(len(faults.faults), 'fault')}{left_out}")
     try:
         rounds = run_ranks(str(script), asked.arguments, asked.ranks, asked.max_restarts, environment, told)
     except BaseException as error:

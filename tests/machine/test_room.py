@@ -107,7 +107,7 @@ def test_what_ranks_need_beside_the_pool_counts(monkeypatch: pytest.MonkeyPatch)
     limited(monkeypatch, 20 * MIB)
     with own_name() as name:
         ShmPool.create(name, **(SMALL | {"hosts": 0})).unlink()
-        with pytest.raises(PoolError, match=r"needs .* 20 MiB for its ranks"):
+        with pytest.raises(PoolError, match=r"needs .*; outside /dev/shm 20 MiB for its ranks"):
             ShmPool.create(name, **(SMALL | {"hosts": 0}), beside_bytes=20 * MIB)
 
 
