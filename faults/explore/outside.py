@@ -5,6 +5,7 @@ Real ranks are processes, but a search runs all ranks in one, again and again: a
 from one rank to another, and from one execution to the next.
 """
 
+import random
 from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from sys import modules
@@ -15,6 +16,7 @@ from cxlemu.asserts import is_users
 from faults.explore.frames import AS_THEY_ARE, PLAIN, NotComparableError, freeze
 
 _NOTHING = object()  # no variable, or one that holds nothing
+_DRAWING = random.random.__self__  # type: ignore[attr-defined]  # draws for all functions of the module
 _CONSTANT = ("cxlemu", "collectives", "faults", "typing")  # packages whose objects carry no values of users
 
 
@@ -25,6 +27,7 @@ class Outside:
         self._home: object = getattr(function, "__globals__", {}).get("__name__")
         self._variables: list[tuple[str, Callable[[], object], object]] = []  # name, how to read it, what it held
         self._contents: list[tuple[str, object, Hashable]] = []  # name of an object that may change, and its content
+        self._drawn: object = None  # the state of the generator that `random` shares, where code reaches it
         self._seen: dict[Hashable, object] = {}
         self._functions: set[FunctionType] = set()
         self._follow("", function, frozenset())
@@ -34,6 +37,8 @@ class Outside:
         for name, read, before in self._variables:
             if read() is not before:
                 return name
+        if self._drawn is not None and self._drawn != random.getstate():
+            return "the state of random"
         return next((name for name, value, before in self._contents if _content(value) != before), "")
 
     def _follow(self, name: str, value: Any, names: frozenset[str]) -> None:
@@ -42,7 +47,9 @@ class Outside:
         if isinstance(value, PLAIN) or (key := (id(value), names if has_names else None)) in self._seen:
             return
         self._seen[key] = value
-        if isinstance(value, FunctionType):
+        if value is random or getattr(value, "__self__", None) is _DRAWING:
+            self._drawn = random.getstate()
+        elif isinstance(value, FunctionType):
             if self._is_users(value.__globals__.get("__name__")):
                 self._keep_all(f"{value.__name__}.", vars(value), names)
                 self._follow_function(value)

@@ -1,6 +1,7 @@
 """Protocols written as Python generators: where they stand, what is found in them, and how it is shown again."""
 
 import json
+import random
 import re
 import shlex
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from random import randint
 from typing import Any
 
 import pytest
@@ -693,6 +695,30 @@ def test_a_variable_that_a_function_closes_over_carries_nothing_between_executio
     for program, name in ((counts, "numbers"), (restores, "restored")):
         with pytest.raises(ArgumentError, match=f"{program.name}, rank 0 changes {name}, which lies outside"):
             explored(program)
+
+
+def test_numbers_that_random_draws_differ_between_executions() -> None:
+    """With other numbers the search would have seen other steps: what it says would be chance."""
+
+    @protocol("x")
+    def draws(rank: int, ranks: int) -> Steps[None]:
+        yield Store("x", 1 if random.random() < 2 else 2)
+        assert True
+
+    @protocol("x")
+    def draws_by_name(rank: int, ranks: int) -> Steps[None]:
+        yield Store("x", 1 if randint(0, 1) < 2 else 2)
+        assert True
+
+    @protocol("x")
+    def own(rank: int, ranks: int) -> Steps[None]:
+        yield Store("x", random.Random(rank).randint(1, 5))
+        assert True
+
+    for program in (draws, draws_by_name):
+        with pytest.raises(ArgumentError, match=f"{program.name}, rank 0 changes the state of random, which lies"):
+            explored(program)
+    assert explored(own).verdict == Verdict.OK
 
 
 def test_a_loop_that_counts_its_turns_for_ever_is_refused() -> None:
