@@ -67,7 +67,7 @@ def show(_ctx: click.Context, asked: PoolShowFlags) -> None:
         value = facts[key]
         text = f"{key:<17} {_phrase(value) if isinstance(value, dict) else value}"
         print_wrapped(console(), text, indent=" " * 18)
-    for part in ("cards", "hosts"):
+    for part in filter(facts.get, ("cards", "hosts")):  # a coherent pool, or one to be lent, has no hosts of its own
         table = plain_table(*facts[part][0])
         for row in facts[part]:
             table.add_row(*("-" if value is None else str(value) for value in row.values()))

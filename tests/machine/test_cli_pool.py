@@ -15,7 +15,7 @@ from cxlemu.pool.segments import Segment
 from cxlemu.pool.shm import ShmPool
 from cxlemu.pool.superblock import PACKED_BYTES
 from tests.helpers.commands import cxlemu
-from tests.helpers.pool_helpers import MIB, WHOLE, files, leave_dead_pool, let_go, own_name, small_pool
+from tests.helpers.pool_helpers import MIB, SMALL, WHOLE, files, leave_dead_pool, let_go, own_name, small_pool
 from tests.helpers.tiers import examples
 
 cxlemu_pool = partial(cxlemu, "pool", columns=200)
@@ -90,6 +90,14 @@ def test_inspect_tells_pool_cards_and_hosts(pool: ShmPool) -> None:
     assert [host["used_bytes"] for host in facts["hosts"]] == [0, 4096]
     text = cxlemu_pool("show", pool.name).output
     assert all(word in text for word in (str(pool.uuid), f"{pool.name}-card1", f"{pool.name}-host1"))
+
+
+def test_inspect_tells_a_pool_without_hosts(name: str) -> None:
+    pool = ShmPool.create(name, **(SMALL | {"hosts": 0}))
+    try:
+        assert cxlemu_pool("show", name, code=0).output.splitlines()[-1].startswith("1 ")  # the last card
+    finally:
+        pool.unlink()
 
 
 def test_inspect_refuses_what_is_not_there(name: str) -> None:
