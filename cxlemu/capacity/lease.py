@@ -86,4 +86,4 @@ def _nothing(tenant: Tenant, pool: str) -> str:
 
 def _holders(entries: dict[int, TableEntry]) -> str:
     names = sorted({entry.grant.tenant for entry in entries.values() if entry.state == GrantState.HELD})
-    return f"{', '.join(names)} hold something" if names else "no tenant holds any"
+    return f"its tenants: {', '.join(names)}" if names else "no tenant holds any"

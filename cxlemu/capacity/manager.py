@@ -291,7 +291,7 @@ class FabricManager:
         )
         if wanted > self.free_bytes:
             return f"{what}{format_bytes(self.free_bytes)} are free of {format_bytes(lent)}: " + (
-                f"{holders} hold the rest" if holders else "that is all there is"
+                f"the rest is lent: {holders}" if holders else "that is all there is"
             )
         return (
             f"{what}the free {format_bytes(self.free_bytes)} lie in {len(self._free.holes)} pieces, the largest of "

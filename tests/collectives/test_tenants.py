@@ -119,7 +119,7 @@ def test_too_much_and_too_scattered_are_refused_and_change_nothing(manager: Pool
     before = books(manager)
     with pytest.raises(CapacityError, match=r"lie in 2 pieces, the largest of .* release the grants between them"):
         manager.add("red", third + manager.free_bytes // 2)
-    with pytest.raises(CapacityError, match=r"are free of .*: blue .* hold the rest"):
+    with pytest.raises(CapacityError, match=r"are free of .*: the rest is lent: blue"):
         manager.add("red", 1 << 30)
     assert books(manager) == books(again(manager)) == before
 
@@ -683,7 +683,7 @@ def test_what_is_added_can_be_used_by_who_runs(manager: PoolManager, pool: ShmPo
 
 def test_a_tenant_without_anything_is_told_who_has_it(manager: PoolManager, pool: ShmPool) -> None:
     manager.add("blue", MIB)
-    with pytest.raises(AccessError, match=f"tenant red holds nothing of pool {pool.name}; blue hold something"):
+    with pytest.raises(AccessError, match=f"tenant red holds nothing of pool {pool.name}; its tenants: blue"):
         launch(programs.sums, ranks=2, memory=SHM, pool_name=pool.name, tenant="red", deadline_s=0.1)
     with pytest.raises(AccessError, match="tenant blue holds no grant 7"):
         launch(programs.sums, ranks=2, memory=SHM, pool_name=pool.name, tenant="blue:7", deadline_s=0.1)
@@ -833,7 +833,7 @@ def test_capacity_from_the_command_line(cards: list[str]) -> None:
         "at": 5 * MIB,
         "bytes": MIB,
     }
-    assert "10 MiB are free of 15 MiB: red 4 MiB, blue 1 MiB hold the rest" in capacity(
+    assert "10 MiB are free of 15 MiB: the rest is lent: red 4 MiB, blue 1 MiB" in capacity(
         cards, "add", "green", "11M", code=2
     )
     run = ("run", "all_reduce", "-n", "2", "-e", "1K", "--launch", "threads", "--backend", "dax", *device_flags(cards))

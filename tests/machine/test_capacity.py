@@ -91,7 +91,7 @@ def test_exhaustion_says_who_has_it() -> None:
         manager.add("green", 4 * BLOCK)
     assert str(caught.value) == (
         "tenant green asks for 256 KiB of each of 2 cards, but 192 KiB are free of 1 MiB: "
-        "red 512 KiB, blue 320 KiB hold the rest"
+        "the rest is lent: red 512 KiB, blue 320 KiB"
     )
     assert manager.accounts() == [manager.account("red"), manager.account("blue")]
 
