@@ -23,8 +23,9 @@ from cxlemu.cost import CostModel
 from cxlemu.engines.trace import GROUPS, events, perfetto
 from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.errors import ArgumentError
-from cxlemu.plan import Call, Op
+from cxlemu.plan import Call, Op, Plan
 from cxlemu.topology import Topology
+from cxlemu.topology.intervals import changed
 from faults.mutate.cases import loops_of
 from tests.helpers.by_hand import FENCE, signal, wait
 from tests.helpers.commands import cxlemu, with_json
@@ -53,6 +54,19 @@ def test_the_run_that_takes_the_time_computes_the_result(collective: str, varian
             == run.instructions
             == calls * sum(part.instruction_count for part in run.calls[0].plan.parts)
         )
+
+
+@with_rows(("naive", 1), ("line", 2))
+def test_fabrics_that_differ_in_a_rate_have_one_plan_where_it_is_short(
+    variant: str, plans: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build, built = catalog.build, list[Plan]()
+    monkeypatch.setattr(catalog, "build", lambda *its: built.append(build(*its)) or built[-1])  # type: ignore[func-returns-value]
+    case = case_of("all_gather", variant, nbytes=1000_000)
+    slower = changed(TITAN, {("costs", "copy_ns"): 6000.0, ("costs", "doorbell_observe_ns"): 6000.0})
+    rows = [simulate_case(topology, case)[0] for topology in (TITAN, slower)]
+    assert len(built) == plans and rows[0].instructions == rows[1].instructions
+    assert rows[0].time_us < rows[1].time_us
 
 
 def test_a_wrong_plan_computes_wrong_results(tmp_path: Path) -> None:

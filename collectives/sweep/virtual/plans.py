@@ -31,6 +31,7 @@ from cxlemu.units import counted, format_bytes
 PRICED_MAX_RANKS = 16  # of more, pricing takes long, and rules alone choose
 PRICED_MAX_ROUNDS = 16  # of a plan: longer ones are not priced
 PRICED_LINES_MAX_BYTES = 4 << 10  # of a block in doorbell lines
+PLANS_KEPT, KEPT_INSTRUCTIONS_MAX = 64, 20_000  # some 100 MB at most
 CHEAPER = 0.9  # of the time of what rules choose: another candidate has to be as fast to be taken
 
 
@@ -110,10 +111,27 @@ def plan_of(topology: Topology, recipe: Recipe, call: Call, space: Space, layout
         layout = room(recipe, call, cards=cards, card_bytes=card_bytes, granule_bytes=granule_bytes)
     if layout is None:
         layout = virtual_layout(topology, recipe, call, space)
-    plan = catalog.build(recipe, layout, call)
     if recipe.source:
-        rules.check(plan)
+        rules.check(plan := catalog.build(recipe, layout, call))
+        return plan
+    return _built(recipe, layout, call)
+
+
+def _built(recipe: Recipe, layout: Layout, call: Call) -> Plan:
+    """Build a plan once where it is short: other figures of a fabric, as intervals take hundreds of, mostly leave the
+    ring as it is."""
+    if call.ranks > PRICED_MAX_RANKS:
+        return catalog.build(recipe, layout, call)
+    kept = _kept(recipe, layout, call)
+    plan = kept[0] if kept else catalog.build(recipe, layout, call)
+    if not kept and plan.part(0).instruction_count * plan.ranks <= KEPT_INSTRUCTIONS_MAX:
+        kept.append(plan)
     return plan
+
+
+@lru_cache(PLANS_KEPT)
+def _kept(recipe: Recipe, layout: Layout, call: Call) -> list[Plan]:
+    return []
 
 
 def _saved(topology: Topology, plan: Plan, space: Space) -> Plan:
