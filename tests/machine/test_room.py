@@ -194,7 +194,7 @@ from tests.helpers.pool_helpers import small_pool
 pool = small_pool("t-killed")
 os.kill(os.getpid(), signal.SIGKILL)
 """
-TINY = f"{sys.executable} -m cxlemu run broadcast -b 8 -e 8 -n 2 -c laptop"
+TINY = f"{sys.executable} -m cxlemu run broadcast -b 8 -e 8 -n 2 -c laptop --launch threads"
 LIVING = """
 import sys
 from tests.helpers.pool_helpers import small_pool
