@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cxlemu.errors import ArgumentError, ConfigError
-from cxlemu.topology import Topology, shipped_configs
+from cxlemu.topology import Fabric, Topology, shipped_configs
 from tests.helpers import commands
 from tests.helpers.tables import with_rows
 
@@ -296,6 +296,12 @@ def test_check_tells_right_files_from_wrong_ones(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", [[], ["show"], ["check"], ["list"]])
 def test_help_shows_examples(command: list[str]) -> None:
     assert "Examples:\n    cxlemu topology " in cxlemu("topology", *command, "--help").output
+
+
+def test_a_fabric_over_which_all_is_reached_is_read_without_looking_for_routes(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = shipped_configs()["two-clusters"].read_bytes()
+    monkeypatch.setattr(Fabric, "_walk", lambda *_: pytest.fail("looks for a route"))
+    assert Topology.parse(text, "fabric.yaml").host_count > 1
 
 
 def test_a_copy_with_other_parts_has_other_ways() -> None:
