@@ -10,15 +10,17 @@ that do are an error, and so is a file that becomes too large by them. Errors na
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cxlemu.errors import ConfigError
-from cxlemu.topology.document import DEPTH_MAX, Document, Key, shown
+from cxlemu.topology.document import DEPTH_MAX, Document, Key, read_bytes, shown
 from cxlemu.topology.fields import closest, listed
 from cxlemu.topology.shipped import shipped_hardware
 
 HARDWARE, LIKE = "hardware", "like"
+NOUN = "hardware file"
 COPIED_MAX = 10_000  # keys
 
 
@@ -51,7 +53,12 @@ def _library(document: Document, name: object) -> Document:
     if not exists:
         what = f"is {shown(name)}, which is neither shipped ({listed(shipped)}) nor a file beside this one"
         raise document.error((HARDWARE,), what)
-    return Document.read(path, "hardware file")
+    return _parsed(read_bytes(path, NOUN), str(path))
+
+
+@lru_cache(8)  # many topologies take their figures from one, and copy them
+def _parsed(raw: bytes, file: str) -> Document:
+    return Document(raw, file, NOUN)
 
 
 class _Sharing:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from cxlemu.errors import ConfigError
-from cxlemu.topology import Topology
+from cxlemu.topology import Topology, hardware
+from cxlemu.topology.document import Document
 from cxlemu.topology.hardware import COPIED_MAX
 from cxlemu.topology.provenance import Provenance
 from cxlemu.topology.shipped import shipped_hardware
@@ -57,6 +58,14 @@ def test_files_are_parsed_again_only_once_one_has_changed(tmp_path: Path) -> Non
     (tmp_path / "parts.yaml").unlink()
     with pytest.raises(ConfigError, match="which is neither shipped"):
         Topology.load(tmp_path / "shared.yaml")
+
+
+def test_topologies_that_share_a_file_parse_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    monkeypatch.setattr(hardware, "Document", lambda raw, file, noun: parsed.append(file) or Document(raw, file, noun))
+    found = [load(tmp_path, TOPOLOGY.replace("count: 2, lat", f"count: {cards}, lat")) for cards in (2, 3)]
+    assert found[0].hosts == found[1].hosts and found[0].provenance == found[1].provenance
+    assert parsed == [str(tmp_path / "parts.yaml")]
 
 
 def test_what_is_printed_needs_no_hardware(tmp_path: Path) -> None:
