@@ -179,7 +179,7 @@ static void *back(const void *found, const void *at) {
 
 REAL(void *, memchr, const void *, int, size_t)
 PROGRAM_EXPORT void *memchr(const void *at, int byte, size_t nbytes) {
-    if (!UNTOUCHED(at)) prog_load(at, nbytes, HERE);
+    if (!UNTOUCHED(at)) length_in_pool(at, nbytes, (char)byte, HERE); /* as C says: no byte behind the one it finds */
     return back(real_memchr()(reachable(at), byte, nbytes), at);
 }
 
