@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "crash.h"
+#include "pages.h"
 #include "self.h"
 #include "tears.h"
 
@@ -83,6 +84,7 @@ static void load(const void *at, size_t nbytes, const void *pc, bool system) {
     pool_range r;
     program_self *me = self_here();
     if (system && program_pages_now) program_pages_now->touch(at, nbytes);
+    if (pools_closed && !system) pages_demand(at, nbytes, false);
     if (!range_in_pool(at, nbytes, &r) || !step_begins(me, STEP_LOAD, 0, &r)) return;
     if (!touch(me, &r, at, LOADED)) return;
     loaded(me, &r, pc, false, system);
@@ -128,6 +130,7 @@ static void store(void *at, size_t nbytes, const void *pc, bool system) {
     pool_range r;
     program_self *me = self_here();
     if (system && program_pages_now) program_pages_now->touch(at, nbytes);
+    if (pools_closed && !system) pages_demand(at, nbytes, true);
     if (!range_in_pool(at, nbytes, &r) || !step_begins(me, STEP_STORE, 0, &r)) return;
     const bool dirty = are_dirty(&r);
     if (!touch(me, &r, at, system ? CHANGED : OVERWRITTEN)) return; /* the system may store less than it was asked to */
@@ -154,6 +157,7 @@ void prog_system_wrote(void *at, size_t nbytes, const void *pc) {
 PROGRAM_EXPORT void prog_nt_store(void *at, const void *bytes, size_t nbytes, const void *pc) {
     pool_range r;
     program_self *me = self_here();
+    if (pools_closed) pages_demand(at, nbytes, true);
     if (!range_in_pool(at, nbytes, &r) || !step_begin(me)) {
         memcpy(reachable(at), bytes, nbytes);
         return;

@@ -3,6 +3,7 @@
 #include "real.h"
 #include "self.h"
 
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, MAPPINGS_ROOM = 64 };
+enum { PAGE = 4096 };
 enum {
     WHOLE_BYTES = 4 << 20
 }; /* smaller mappings are fetched at once, so that the kernel never meets a page that is missing */
@@ -26,7 +27,8 @@ typedef struct {
     int64_t offset;
     int pool, prot;
 } page_mapping;
-static page_mapping known[MAPPINGS_ROOM]; /* guarded by the lock */
+static page_mapping known[MAPPINGS]; /* guarded by the lock */
+static int known_most; /* from here on, none was ever known */
 
 /* The lock: which thread holds it. A signal may come while a thread holds it, and fault in its handler. */
 static _Atomic uintptr_t holder;
@@ -72,7 +74,7 @@ static void open_chunk(const page_mapping *m, size_t chunk) {
 static page_mapping mapping_at(const uint8_t *at) {
     page_mapping found = {0};
     const bool locked = lock();
-    for (int k = 0; k < MAPPINGS_ROOM; k++)
+    for (int k = 0; k < known_most; k++)
         if (known[k].nbytes && (size_t)(at - known[k].at) < known[k].nbytes) found = known[k];
     unlock(locked);
     return found;
@@ -95,10 +97,36 @@ bool pages_fault(void *at, bool writes) {
     return true;
 }
 
+static _Thread_local struct {
+    bool raised, writes;
+} demanded __attribute__((tls_model("initial-exec")));
+
+void pages_demand(const void *at, size_t nbytes, bool writes) {
+    for (const uint8_t *from = at, *end = from + nbytes; from < end;) {
+        const page_mapping m = mapping_at(from);
+        if (!m.nbytes) return;
+        if (allows(&m, writes)) {
+            from = m.at + m.nbytes;
+            continue;
+        }
+        siginfo_t info = {.si_signo = SIGSEGV, .si_code = SEGV_ACCERR};
+        info.si_addr = (void *)(uintptr_t)from;
+        demanded.raised = true, demanded.writes = writes;
+        syscall(SYS_rt_tgsigqueueinfo, getpid(), (pid_t)syscall(SYS_gettid), SIGSEGV, &info);
+    }
+}
+
+bool pages_demanded(bool *writes) {
+    const bool raised = demanded.raised;
+    if (raised) *writes = demanded.writes;
+    demanded.raised = false;
+    return raised;
+}
+
 void pages_touch(const void *at, size_t nbytes) {
     const uint8_t *first = at;
     if (pools_closed) return;
-    for (int k = 0; k < MAPPINGS_ROOM; k++) {
+    for (int k = 0; k < known_most; k++) {
         const bool locked = lock();
         const page_mapping m = known[k];
         unlock(locked);
@@ -115,24 +143,40 @@ static size_t chunk_bytes(size_t nbytes) {
     return nbytes <= WHOLE_BYTES ? nbytes : least < SMALLEST_CHUNK ? SMALLEST_CHUNK : (least / PAGE + 1) * PAGE;
 }
 
+/* Return whether one mapping goes on where another one ends: a program that protects page after page makes many. */
+static bool goes_on(const page_mapping *a, const page_mapping *b) {
+    return pools_closed && a->nbytes && b->nbytes && a->pool == b->pool && a->prot == b->prot &&
+           a->at + a->nbytes == b->at && a->offset + (int64_t)a->nbytes == b->offset;
+}
+
 static void add(page_mapping its) {
     const bool locked = lock();
-    for (int k = 0; k < MAPPINGS_ROOM; k++) {
-        if (known[k].nbytes) continue;
-        known[k] = its;
-        unlock(locked);
-        return;
+    int place = 0;
+    for (int k = 0; k < known_most; k++) {
+        const bool before = goes_on(&known[k], &its);
+        if (!before && !goes_on(&its, &known[k])) continue;
+        its.nbytes += known[k].nbytes;
+        if (before) its.at = known[k].at, its.offset = known[k].offset;
+        known[k] = (page_mapping){0};
     }
-    fprintf(stderr, "cxlemu: the program has more than %d mappings of pools\n", MAPPINGS_ROOM);
-    _exit(2);
+    while (place < known_most && known[place].nbytes) place++;
+    if (place == MAPPINGS) {
+        fprintf(stderr, "cxlemu: the program has more than %d mappings of pools\n", MAPPINGS);
+        _exit(2);
+    }
+    known[place] = its;
+    if (place == known_most) known_most++;
+    unlock(locked);
 }
 
 static void unmapped(uint8_t *at, size_t nbytes);
 
 static void mapped(int pool, int64_t offset, uint8_t *at, size_t nbytes, int prot) {
+    const bool locked = pools_closed && lock(); /* meanwhile no thread finds a page missing */
     unmapped(at, nbytes); /* MAP_FIXED replaces what was mapped there before */
     if (pools_closed) {
         add((page_mapping){.at = at, .nbytes = nbytes, .offset = offset, .pool = pool, .prot = prot});
+        unlock(locked);
         return;
     }
     const size_t chunk = chunk_bytes(nbytes);
@@ -148,7 +192,7 @@ static void mapped(int pool, int64_t offset, uint8_t *at, size_t nbytes, int pro
 
 /* Forget mappings in a range. What is left on either side becomes a mapping of its own, whose chunks are opened anew. */
 static void unmapped(uint8_t *at, size_t nbytes) {
-    for (int k = 0; k < MAPPINGS_ROOM; k++) {
+    for (int k = 0; k < known_most; k++) {
         const bool locked = lock();
         const page_mapping m = known[k];
         const bool meant = m.nbytes && at < m.at + m.nbytes && at + nbytes > m.at;

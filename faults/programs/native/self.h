@@ -17,7 +17,7 @@ enum {
     CALLERS = 256,
     SITES_KNOWN = 1024,
     SEEN = 2048,
-    MAPPINGS = 64,
+    MAPPINGS = 512,
     LIST_PLACES = 1024,
     PAST = 64
 };

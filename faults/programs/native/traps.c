@@ -115,8 +115,10 @@ static void on_fault(int number, siginfo_t *info, void *raw) {
     const int saved = errno;
     enum { WRITES = 2 }; /* in the processor's error code */
     ucontext_t *context = raw;
-    const bool writes = context->uc_mcontext.gregs[REG_ERR] & WRITES;
-    const bool ours = info->si_code == SEGV_ACCERR &&
+    bool writes = context->uc_mcontext.gregs[REG_ERR] & WRITES;
+    const bool demanded = pages_demanded(&writes);
+    if (demanded) context->uc_mcontext.gregs[REG_ERR] = writes ? WRITES : 0; /* a program's handler looks there */
+    const bool ours = !demanded && info->si_code == SEGV_ACCERR &&
                       (pools_closed ? access_fault(info, context) : pages_fault(info->si_addr, writes));
     if (!ours) signals_pass_on(number, info, raw);
     errno = saved;
