@@ -16,6 +16,7 @@ CHOICES = (RunChoice(None, 0), RunChoice(None, 2), RunChoice(3, 3))
 WAYS = (
     *("seam", "unmapped", "remapped", "locked", "timer", "barrier", "limit", "ending", "child", "parts", "jumps"),
     *("copied", "sorted", "exchange", "ahead", "faults", "cancel", "c11", "signals", "condition", "notified"),
+    *("newline", "guarded"),
 )
 
 

@@ -515,6 +515,64 @@ static void ahead_read(void) {
     CHECK(look(data + PAGE) == 1);
 }
 
+/* The newline of a record is found before the bytes behind it, which the reader did not invalidate. */
+static void newline_write(void) {
+    volatile uint64_t *heard = ready + 8;
+    for (uint64_t lap = 1; lap <= 2; lap++) {
+        memset(data, (int)lap, TEXT), data[50] = '\n'; /* the store */
+        flush(data, TEXT);
+        tell(lap);
+        do cxl_invalidate(heard, 8);
+        while (*heard < lap);
+    }
+}
+static void newline_read(void) {
+    volatile uint64_t *heard = ready + 8;
+    volatile size_t most = SIZE_MAX / 2;
+    char got[TEXT];
+    for (uint64_t lap = 1; lap <= 2; lap++) {
+        do cxl_invalidate(ready, 8);
+        while (*ready < lap);
+        cxl_invalidate(data, lap == 1 ? TEXT : 64);
+        memcpy(got, data, lap == 1 ? TEXT : 64);
+        CHECK(bug || (got[0] == (char)lap && memchr(data, '\n', most) == data + 50));
+        *heard = lap;
+        cxl_flush(heard, 8);
+        cxl_fence();
+    }
+}
+
+/* A handler opens pages that are closed to stores or to all, as a tracker of changes does it: also for what functions of the
+ * C library store and load. There are many mappings, and each page is closed and opened in turn. */
+static volatile int opened;
+static void on_closed(int number, siginfo_t *info, void *context) {
+    (void)number, (void)context;
+    opened++;
+    CHECK(mprotect((void *)((uintptr_t)info->si_addr / PAGE * PAGE), PAGE, PROT_READ | PROT_WRITE) == 0);
+}
+static void guarded_write(void) {
+    const struct sigaction action = {.sa_sigaction = on_closed, .sa_flags = SA_SIGINFO};
+    char got[TEXT], *middle = data + 2 * PAGE - TEXT / 2;
+    CHECK(sigaction(SIGSEGV, &action, NULL) == 0);
+    for (int k = 0; k < 80; k++) {
+        char *more = mapped(NULL, 8 * PAGE, PAGE);
+        for (int page = 0; page < 8; page++)
+            CHECK(!mprotect(more + page * PAGE, PAGE, PROT_READ) &&
+                  !mprotect(more + page * PAGE, PAGE, PROT_READ | PROT_WRITE));
+    }
+    CHECK(mprotect(data + PAGE, 2 * PAGE, PROT_READ) == 0);
+    volatile size_t some = TEXT; /* so that no compiler moves the bytes by itself */
+    memset(middle, 1, some);
+    CHECK(opened == 2);
+    cxl_flush(middle, TEXT);
+    CHECK(mprotect(data + PAGE, 2 * PAGE, PROT_NONE) == 0);
+    memcpy(got, middle, some);
+    CHECK(opened == 4 && got[TEXT - 1] == 1);
+    memcpy(data, text, TEXT); /* the store */
+    flush(data, TEXT);
+    tell(1);
+}
+
 /* A device is asked for before it is opened. */
 static void asked(void) {
     struct stat its;
@@ -548,6 +606,8 @@ static const struct {
     {"notified", notified_write, usual_read},
     {"signals", signals_write, usual_read},
     {"condition", condition_write, usual_read},
+    {"newline", newline_write, newline_read},
+    {"guarded", guarded_write, usual_read},
 };
 
 int main(int count, char **words) {
