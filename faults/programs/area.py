@@ -20,7 +20,7 @@ from cxlemu.units import format_bytes
 
 POOLS, HOSTS, THREADS, PATH_BYTES, TURNS, COHERENT = 8, 16, 256, 256, 1 << 20, 16
 POINTS_MOST, ARRIVALS_MOST, LINES_MOST, USES_MOST = 1 << 16, 4096, 4096, 1 << 16  # as in native/crash.h
-RECORD_MOST, RECORD_BYTES = 1 << 21, 24  # as in native/record.h
+RECORD_MOST, RECORD_BYTES = 1 << 21, 40  # as in native/record.h
 OPERATIONS_MOST = 1 << 16  # as in native/area.h
 OPENED_BYTES_MAX = 1 << 20
 SHARED = Path("/dev/shm")

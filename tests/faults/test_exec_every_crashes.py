@@ -95,7 +95,7 @@ def conflicting(patch: pytest.MonkeyPatch) -> None:
         event.leaves = True
 
     patch.setattr(record._Reader, "_fill", filled)
-    patch.setattr(record._LeftLines, "of", lambda self, host: frozenset({(0, 0), (0, 1)}))
+    patch.setattr(record.LeftLines, "of", lambda self, host: frozenset({(0, 0), (0, 1)}))
 
 
 @pytest.mark.parametrize("seed", range(24))

@@ -25,6 +25,9 @@ Line = tuple[int, int]  # a pool and its line
 Move = tuple[int, int, int, int]
 Actor = int | Move  # who makes an event: a thread, or the cache of a host with one of its lines
 NO_LINES: frozenset[Line] = frozenset()
+# A load that is the only one in a round, or that a fetch is for: its thread, what that knew before (a digest of what
+# it had done and loaded), and its line.
+Look = tuple[int, int, Line]
 
 
 @dataclass(slots=True, eq=False)
@@ -50,7 +53,10 @@ class RunEvent:
     ends: bool = False  # its thread
     owed: bool = False  # a move that is no chance: what was flushed leaves or, as all threads wait, arrives
     waits_for: tuple[int, int] | None = None  # a move's: the thread and its event that make it where nobody has before
+    look: Look | None = None  # of a fetch, what it is for; of a round, its only load
+    replaced: frozenset[tuple[Line, int]] = frozenset()  # digests of what the pool held of the lines that arrive
     before: int = 0  # events that happen before it, as bits
+    apart: int = 0  # those before its look, apart from what has arrived there
     races: list[int] = field(default_factory=list)  # events that could also come after it
 
     @property
@@ -117,6 +123,7 @@ class Trace(NamedTuple):
     complete: bool  # whether all of the run was recorded
     rounds: Sequence[tuple[int, RunEvent]] = ()  # those of cycles, each with the number of events before it
     repeats: bool = False  # whether the run has ended since what follows is that of another one
+    vain: Sequence[tuple[Look, int]] = ()  # looks after which a thread was where it was before, and what they saw
     invariants: Sequence[frozenset[Line]] = ()  # of each the lines that it reads whenever one of them arrives
 
 
@@ -219,9 +226,8 @@ class EventOrder:
             threads = self._threads.get(host, {})
             if len(threads) > 1 or actor not in threads:
                 loose.update([last for other, last in threads.items() if other != actor])
-        for line in event.fetched:
-            if line in self._arrived:
-                loose.add(self._arrived[line])
+        news = {self._arrived[line] for line in event.fetched if line in self._arrived}
+        loose |= news
         for line in event.arrived:
             if line in self._arrived:
                 loose.add(self._arrived[line])
@@ -235,6 +241,10 @@ class EventOrder:
         for k in firm | loose:
             beside_it |= events[k].before
             direct |= 1 << k
+        if event.fetched:
+            event.apart = needs
+            for k in firm | (loose - news):
+                event.apart |= events[k].before | 1 << k
         event.before = beside_it | direct
         event.races = [k for k in loose - firm if not beside_it >> k & 1]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import NamedTuple
 
-from faults.programs.every.events import EVICT, LAND, NO_LINES, Actor, Line, RunEvent, Trace
+from faults.programs.every.events import EVICT, LAND, NO_LINES, Actor, Line, Look, RunEvent, Trace
 from faults.programs.turns import TEARS
 
 LOOKED_AT = 16  # events, between two looks at the time
@@ -25,11 +25,14 @@ class Chance(NamedTuple):
     owed: bool = False
 
 
-def noticed(trace: Trace, known: int, in_time: Callable[[], None], *, by_chance: bool) -> Iterator[Chance]:
+def noticed(
+    trace: Trace, known: int, until: int, in_time: Callable[[], None], vain: Container[Look]
+) -> Iterator[Chance]:
     """List evictions: of a stored line, at once and before another host's use, and before a look at an old line.
 
-    An old line that was flushed leaves in any case, if not before this look then behind it: that is no chance. What
-    another run has shown of the first ``known`` events is left out.
+    By chance a line leaves before event ``until`` only. An old line that was flushed leaves in any case, if not before
+    this look then behind it: that is no chance. What another run has shown of the first ``known`` events is left out.
+    No run shows a look that is in ``vain`` before what has arrived, where it may be as well.
     """
     events = trace.events
     Uses = dict[Line, list[tuple[int, RunEvent]]]
@@ -47,18 +50,19 @@ def noticed(trace: Trace, known: int, in_time: Callable[[], None], *, by_chance:
                     into.setdefault(line, []).append((n, event))
     fetched: dict[tuple[int, Line], int] = {}  # by host and line: the last fetch up to here
     leaving: set[tuple[int, Line]] = set()  # flushed, and neither fetched again nor stored to
-    for k, event in enumerate(events[:-1]):
+    oldest = max((k + 1 for k, event in enumerate(events) if event.old), default=0)
+    for k, event in enumerate(events[: min(max(until, oldest), len(events) - 1)]):
         host, before, steps = event.host, event.before, isinstance(event.actor, int)
         users, those = (uses, arrivals) if k >= known else (new_uses, new_arrivals)
         if k % LOOKED_AT == 0:
             in_time()
-        for line in event.stored if steps else ():
+        for line in event.stored if steps and k < until else ():
             seen = sum(1 << n for n, e in arrivals.get(line, ()) if e.host == host and e.before >> k & 1)
             looks = [(n, e) for n, e in users.get(line, ()) if e.host != host and not before >> n & 1]
             looks += [(n, e) for n, e in trace.rounds if e.host != host and line in e.fetched | e.arrived]
             flush = next((n for n in flushes.get((host, line), ()) if n > k), len(events))
             for n, e in looks:
-                if not e.before & seen:  # else it sees the store in any case
+                if not (e.apart if e.look in vain else e.before) & seen:  # else it sees the store in any case
                     for offset in {k + 1, max(n, k + 1)}:
                         if offset <= flush:
                             yield Chance(offset, (EVICT, host, *line))
@@ -73,7 +77,7 @@ def noticed(trace: Trace, known: int, in_time: Callable[[], None], *, by_chance:
                 continue  # it is as new as it can be; or a fence: nobody looks
             lasts, beside = events[last].before, those.get(line, ())
             late = any(e.host != host and not (lasts >> n | e.before >> k) & 1 for n, e in beside)
-            if owed and by_chance and not late:  # what another host has stored may arrive by chance
+            if owed and until and not late:  # what another host has stored may arrive by chance
                 late = any(line in e.stored and e.host != host and not e.before >> k & 1 for e in events)
             if late:
                 yield Chance(k, (EVICT, host, *line), owed=owed)
@@ -84,10 +88,11 @@ def noticed(trace: Trace, known: int, in_time: Callable[[], None], *, by_chance:
             leaving |= {(host, line) for line in event.flushed}
 
 
-def examined(trace: Trace, *, by_chance: bool) -> Iterator[Chance]:
+def examined(trace: Trace, until: int) -> Iterator[Chance]:
     """List what an invariant sees though nobody looks: a stored line leaves before its host's next step there.
 
-    Behind an earlier flush of the line that was on its way, others see both. What nobody waits for arrives at once.
+    Behind an earlier flush of the line that was on its way, others see both; none leaves behind event ``until``. What
+    nobody waits for arrives at once.
     """
     events = trace.events
     following: dict[tuple[int, Line], int] = {}  # by host and line: the next step on the line
@@ -104,7 +109,7 @@ def examined(trace: Trace, *, by_chance: bool) -> Iterator[Chance]:
                         del each[its]
             continue
         last.setdefault(event.host, k)
-        for line in event.stored if by_chance else ():
+        for line in event.stored if k < until else ():
             its, evict = (event.host, line), (EVICT, event.host, *line)
             at, land = following.get(its, max(last[event.host], k + 1)), landing.get(its, 0)
             together = NO_LINES.union(*(lines for lines in trace.invariants if line in lines))
@@ -119,4 +124,6 @@ def examined(trace: Trace, *, by_chance: bool) -> Iterator[Chance]:
             land = landing.pop((event.host, line), 0)
             if land and not events[land].number and len(events[land].arrived) > 1:  # behind the end; an invariant
                 yield Chance(k + 1, events[land].actor, owed=True)
-        following |= {(event.host, line): k for line in event.cached | event.posted}
+        for lines in (event.cached, event.posted):
+            for line in lines:
+                following[event.host, line] = k

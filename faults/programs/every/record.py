@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-import struct
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from cxlemu.memory.line import LINE_BYTES
 from faults.programs.commands import CoherentRange
-from faults.programs.every.events import EVICT, FETCH, LAND, NO_LINES, Actor, EventOrder, Line, RunEvent, Trace, copied
+from faults.programs.every.entries import ENTRY, KIND_AT, MOVE, MOVES, STEPS, Entry, LeftLines, alike, look_of
+from faults.programs.every.events import (
+    EVICT,
+    FETCH,
+    LAND,
+    NO_LINES,
+    Actor,
+    EventOrder,
+    Line,
+    Look,
+    RunEvent,
+    Trace,
+    copied,
+)
 from faults.programs.every.evictions import LOOKED_AT
 from faults.programs.turns import CRASH, LOSE, MOVE_TURNS, POISON, TEARS, crash_in, moves_in
 
-_ENTRY = struct.Struct("<IIIHBBBBBB4x")  # record_entry of native/record.h
-_KIND_AT = struct.calcsize("<IIIH")
-_LOAD, _STORE, _RMW, _NT_STORE, _FLUSH, _FENCE, _, _YIELD = range(1, 9)
+_LOAD, _STORE, _RMW, _NT_STORE, _FLUSH, _FENCE, _, _YIELD = STEPS
 _STORES = (_STORE, _RMW, _NT_STORE)
 _THREAD_END, _PROCESS_END, _OPERATION, _DEVICE_SEEN, _INVARIANT = 12, 15, 18, 20, 21
 _BEGINS, _ENDS = 1, 2
@@ -23,31 +32,13 @@ _BEGINS, _ENDS = 1, 2
 # another one begins, and lines of an invariant that arrive.
 _OPERATIONS, _INVARIANTS = 254, 255
 _WAITS, _STAYS, _REPEATS = 1, 3, 4  # what cycles come to: enum cycle of native/record.h
-_MOVE, _BORN, _CYCLE = 32, 64, 65
-_MOVE_FETCH, _MOVE_FETCH_POSTED, _MOVE_POST, _MOVE_LAND, _MOVE_WRITE_BACK, _MOVE_DROP, _MOVE_NT, _MOVE_LOST = range(
-    33, 41
-)
+_BORN, _CYCLE = 64, 65
+_MOVE_FETCH, _MOVE_FETCH_POSTED, _MOVE_POST, _MOVE_LAND, _MOVE_WRITE_BACK, _MOVE_DROP, _MOVE_NT, _MOVE_LOST = MOVES
 _MOVE_FAILED = 42
 _FLUSH_KEEP = 3
 _FENCE_STORES, _FENCE_LOADS = 1, 2
 _BY_NATURE = 2
 _NO_HOST = -1
-
-
-class _Entry(NamedTuple):
-    number: int
-    line: int
-    more: int
-    thread: int
-    kind: int
-    what: int
-    host: int
-    pool: int
-    cause: int
-    stage: int
-
-    def lines(self) -> list[Line]:
-        return [(self.pool, self.line)] if self.more == 1 else [(self.pool, self.line + k) for k in range(self.more)]
 
 
 class RecordReader:
@@ -86,7 +77,7 @@ class RecordReader:
             owners += [(thread, steps)] if thread >= MOVE_TURNS else [thread] * steps
         last = self._last
         its = self._last = _Reader(owners, raw, last, sure, self._coherent, invariants)
-        return its.read(last, self._in_time, complete=len(raw) == count * _ENTRY.size)
+        return its.read(last, self._in_time, complete=len(raw) == count * ENTRY.size)
 
 
 def read(
@@ -102,14 +93,14 @@ def read(
 
 def holds_nt(record: tuple[int, bytes]) -> bool:
     """Say whether a run stored past the cache."""
-    return _NT_STORE in record[1][_KIND_AT :: _ENTRY.size]
+    return _NT_STORE in record[1][KIND_AT :: ENTRY.size]
 
 
 # What a reader knows of the run up to some step. Everything else of it is known before.
 _STATE = (
-    *("_flushed", "_lingering", "_leaving", "_pending", "_in_rounds", "_gone", "_left"),
+    *("_flushed", "_lingering", "_leaving", "_pending", "_in_rounds", "_gone", "_left", "_ahead"),
     *("_dead", "_alive", "_waits", "_ordinals", "_makers"),
-    *("_now", "_order", "_enabled", "_rounds", "_stay", "_repeats"),
+    *("_now", "_order", "_enabled", "_rounds", "_vain", "_stay", "_repeats"),
 )
 EVENTS_MOST = 1 << 17  # whose orders take a gigabyte
 _APART_LEAST, _MARKS = 16, 16  # how many steps lie between two marks, and how many marks a run has
@@ -127,12 +118,12 @@ class _Reader:
     ) -> None:
         self._owners, self._raw = owners, raw
         self._coherent, self._invariants = coherent, invariants
-        self._as_last = _alike(raw, last._raw) // _ENTRY.size if last else 0  # how many entries
-        self._entries: list[_Entry] = last._entries[: self._as_last] if last else []
-        self._entries += map(_Entry._make, _ENTRY.iter_unpack(raw[self._as_last * _ENTRY.size :]))
-        self._of: dict[int, list[_Entry]] = {}  # entries of each step
-        self._born: dict[int, list[_Entry]] = {}
-        self._cycles: dict[int, list[_Entry]] = {}
+        self._as_last = alike(raw, last._raw) // ENTRY.size if last else 0  # how many entries
+        self._entries: list[Entry] = last._entries[: self._as_last] if last else []
+        self._entries += map(Entry._make, ENTRY.iter_unpack(raw[self._as_last * ENTRY.size :]))
+        self._of: dict[int, list[Entry]] = {}  # entries of each step
+        self._born: dict[int, list[Entry]] = {}
+        self._cycles: dict[int, list[Entry]] = {}
         for entry in self._entries:
             kind = entry.kind
             into = self._of if kind < _BORN else self._born if kind == _BORN else self._cycles
@@ -153,7 +144,8 @@ class _Reader:
         self._pending: set[tuple[int, int, int]] = set()  # hosts and lines
         self._in_rounds: set[tuple[int, int, int]] = set()  # hosts and lines that only a round left out has fetched
         self._gone: set[tuple[int, int, int]] = set()  # those that only such a round has let leave
-        self._left = _LeftLines()
+        self._left = LeftLines()
+        self._ahead: dict[tuple[int, int, int], int] = {}  # hosts and lines that no step has fetched: the event
         self._crashes = crash_in([owner for owner in owners if not isinstance(owner, int)]) is not None
         self._dead: set[int] = set()  # threads of a host that has crashed
         self._alive: set[int] = set()
@@ -166,6 +158,7 @@ class _Reader:
         self._order = EventOrder([])
         self._enabled: list[frozenset[int]] = []
         self._rounds: list[tuple[int, RunEvent]] = []
+        self._vain: list[tuple[Look, int]] = []
         self._marks: list[tuple[int, dict[str, Any]]] = []  # states before some steps
 
     @property
@@ -190,7 +183,7 @@ class _Reader:
             self._events.append(RunEvent((LAND, host, pool, line), host, arrived=arrived, posted=its, stores=True))
             self._enabled.append(frozenset())
             self._order.add(self._events[-1], 0)
-        return Trace(self._events, self._enabled, complete, self._rounds, self._repeats, self._invariants)
+        return Trace(self._events, self._enabled, complete, self._rounds, self._repeats, self._vain, self._invariants)
 
     def _go_on_from(self, last: _Reader) -> int:
         """Take over the last state of another run up to which both are the same; returns the step that comes next."""
@@ -199,7 +192,7 @@ class _Reader:
         others = (
             entry.number for its in (self, last) for entry in its._entries[self._as_last :]
         )  # or of earlier steps
-        number = min((_alike(self._owners, last._owners), *others, *self._in_cycle ^ last._in_cycle))
+        number = min((alike(self._owners, last._owners), *others, *self._in_cycle ^ last._in_cycle))
         self._marks = [mark for mark in last._marks if mark[0] <= number]
         begins, state = self._marks[-1]
         for name, value in state.items():
@@ -238,15 +231,18 @@ class _Reader:
             self._alive.add(born.thread)
             self._makers[born.thread] = len(self._events)
         for cycle in cycles:
+            steps = [index for index in range(cycle.more + 1, cycle.number + 1) if self._owners[index] == cycle.thread]
+            entries = [entry for offset in steps for entry in self._of.get(offset, ())]
+            look = self._look(cycle.thread, cycle.host, entries)
+            self._vain += [look] if look else ()
             if cycle.what in (_STAYS, _REPEATS):
                 self._stay.add(cycle.thread)
                 self._repeats |= cycle.what == _REPEATS
                 self._now = None
                 continue
-            steps = [index for index in range(cycle.more + 1, cycle.number + 1) if self._owners[index] == cycle.thread]
-            entries = [entry for offset in steps for entry in self._of.get(offset, ())]
             if steps and steps[0] in self._in_cycle:
                 self._rounds.append((len(self._events), self._round(cycle, entries, len(steps))))
+                self._rounds[-1][1].look = look and look[0]
                 self._order.judge(self._rounds[-1][1])
             loads = (entry for entry in entries if entry.kind in (_LOAD, _RMW))
             lines = frozenset(line for entry in loads for line in entry.lines())
@@ -256,7 +252,7 @@ class _Reader:
             self._order.waits(cycle.thread, lines, cycle.line)
 
     @staticmethod
-    def _round(cycle: _Entry, entries: Iterable[_Entry], steps: int) -> RunEvent:
+    def _round(cycle: Entry, entries: Iterable[Entry], steps: int) -> RunEvent:
         """Write a round of a cycle as one event: the lines that it fetched and touched."""
         fetched, cached = set[Line](), set[Line]()
         for entry in entries:
@@ -265,6 +261,17 @@ class _Reader:
             elif entry.kind <= _FLUSH and entry.pool < 8:
                 cached.update(entry.lines())
         return RunEvent(cycle.thread, cycle.host, frozenset(fetched), cached=frozenset(cached), steps=steps)
+
+    def _look(self, thread: int, host: int, entries: Iterable[Entry]) -> tuple[Look, int] | None:
+        """Name a thread's only look in some steps, and what it saw, where that alone tells what its host does then."""
+        alone = not self._coherent and list(self._hosts.values()).count(host) == 1
+        return look_of(thread, entries) if alone else None
+
+    def _note_look(self, look: Look, host: int) -> None:
+        """Note what a fetch was for that was made ahead, if it came behind the thread's last step."""
+        fetch = self._ahead.pop((host, *look[2]), None)
+        if fetch is not None and all(event.actor != look[0] for event in self._events[fetch:]):
+            self._events[fetch].look = look
 
     def _together(self, arrived: frozenset[Line]) -> frozenset[Line]:
         """Name the invariants on whose lines these are."""
@@ -282,7 +289,7 @@ class _Reader:
 
     def _step(self, number: int) -> Iterator[RunEvent]:
         owner, entries = self._owners[number], self._of.get(number, [])
-        moves = [entry for entry in entries if _MOVE < entry.kind < _BORN]
+        moves = [entry for entry in entries if MOVE < entry.kind < _BORN]
         for entry in moves:
             if entry.kind == _MOVE_POST:
                 self._pending.add((entry.host, entry.pool, entry.line))
@@ -311,6 +318,8 @@ class _Reader:
                     move.owed, chosen = self._leaves(move), not isinstance(owner, int)
                     move.stores &= not (move.owed and chosen)
                     move.owed |= not chosen
+                    if entry.kind == _MOVE_FETCH:
+                        self._ahead[entry.host, entry.pool, entry.line] = len(self._events)
                     yield move
         if not isinstance(owner, int):
             return
@@ -340,9 +349,15 @@ class _Reader:
             elif entry.kind in (_MOVE_FETCH, _MOVE_FETCH_POSTED) or (entry.kind == _MOVE_LAND and line not in posted):
                 for move in self._move(entry, number):
                     move.waits_for = (owner, ordinal)
+                    if entry.kind == _MOVE_FETCH and (look := self._look(owner, entry.host, entries)):
+                        move.look = look[0]
                     yield move
             elif entry.kind in (_MOVE_LAND, _MOVE_WRITE_BACK, _MOVE_NT, _MOVE_LOST):
+                if line not in arrived and entry.bytes:
+                    event.replaced |= {(line, entry.bytes)}
                 arrived.add(line)
+        if self._ahead and (look := self._look(owner, event.host, entries)):
+            self._note_look(look[0], event.host)
         self._fill(event, owner, entries, posted, arrived)
         event.fetched |= again
         yield event
@@ -356,7 +371,7 @@ class _Reader:
             return None
         return RunEvent(event.waits_for[0], event.host, event.fetched, cached=event.cached, number=number, stores=True)
 
-    def _move(self, entry: _Entry, number: int) -> Iterator[RunEvent]:
+    def _move(self, entry: Entry, number: int) -> Iterator[RunEvent]:
         lines = frozenset({(entry.pool, entry.line)})
         offset = (entry.host, entry.pool, entry.line)
         whole = [(what, *offset) for what in (EVICT, LAND)]  # moves of which it may be a part
@@ -366,10 +381,25 @@ class _Reader:
             self._leaving.pop(offset, None)
             yield RunEvent((FETCH, *offset), entry.host, fetched=lines, cached=lines, posted=posted, number=number)
         elif entry.kind in (_MOVE_LAND, _MOVE_LOST):
-            yield RunEvent((LAND, *offset), entry.host, arrived=lines, posted=lines, number=number, stores=True)
+            yield RunEvent(
+                (LAND, *offset),
+                entry.host,
+                arrived=lines,
+                posted=lines,
+                number=number,
+                stores=True,
+                replaced=frozenset({((entry.pool, entry.line), entry.bytes)}),
+            )
         elif entry.kind == _MOVE_WRITE_BACK:
             yield RunEvent(
-                (EVICT, *offset), entry.host, arrived=lines, cached=lines, posted=lines, number=number, stores=True
+                (EVICT, *offset),
+                entry.host,
+                arrived=lines,
+                cached=lines,
+                posted=lines,
+                number=number,
+                stores=True,
+                replaced=frozenset({((entry.pool, entry.line), entry.bytes)}),
             )
         elif entry.kind == _MOVE_DROP and offset in self._in_rounds:
             self._in_rounds.discard(offset)  # in the events that are left the line is not there to leave
@@ -378,7 +408,7 @@ class _Reader:
         ):
             yield RunEvent((EVICT, *offset), entry.host, cached=lines, number=number, stores=True)
 
-    def _note_flushes(self, thread: int, entries: Iterable[_Entry]) -> tuple[set[Line], set[Line]]:
+    def _note_flushes(self, thread: int, entries: Iterable[Entry]) -> tuple[set[Line], set[Line]]:
         """Note which lines a thread has flushed; return those that its fence completes: of stores, of later loads."""
         done: set[Line] = set()
         gone: set[Line] = set()
@@ -399,7 +429,7 @@ class _Reader:
         return done, gone
 
     def _fill(
-        self, event: RunEvent, thread: int, entries: Iterable[_Entry], posted: set[Line], arrived: set[Line]
+        self, event: RunEvent, thread: int, entries: Iterable[Entry], posted: set[Line], arrived: set[Line]
     ) -> None:
         if self._dead:
             entries = [entry for entry in entries if entry.kind != _PROCESS_END or entry.thread not in self._dead]
@@ -411,7 +441,7 @@ class _Reader:
             kind = entry.kind
             if kind == _MOVE_FAILED:
                 event.stage, stores = entry.stage, True
-            if kind >= _MOVE:
+            if kind >= MOVE:
                 if entry.cause != _BY_NATURE:
                     cached.add((entry.pool, entry.line))
                 continue
@@ -442,7 +472,7 @@ class _Reader:
         event.cached, event.posted, event.stored = frozenset(cached), frozenset(written_back), frozenset(stored)
         event.arrived, event.fetched, event.torn = frozenset(arrived), frozenset(fetched), frozenset(torn)
 
-    def _note_leaving(self, event: RunEvent, entry: _Entry, lines: Iterable[Line]) -> None:
+    def _note_leaving(self, event: RunEvent, entry: Entry, lines: Iterable[Line]) -> None:
         for line in lines:
             key = (entry.host, *line)
             if entry.kind == _FLUSH and entry.what != _FLUSH_KEEP:
@@ -457,40 +487,3 @@ class _Reader:
 
     def _is_coherent(self, line: Line) -> bool:
         return any(span.pool == line[0] and span.begin <= line[1] * LINE_BYTES < span.end for span in self._coherent)
-
-
-def _alike(one: Sequence[object], other: Sequence[object]) -> int:
-    """Count what two lists begin with alike."""
-    alike, apart = 0, min(len(one), len(other)) + 1
-    while alike + 1 < apart:
-        middle = (alike + apart) // 2
-        if one[alike:middle] == other[alike:middle]:
-            alike = middle
-        else:
-            apart = middle
-    return alike
-
-
-class _LeftLines:
-    """The lines with stores that have not arrived for sure: what a crash leaves of them is open."""
-
-    def __init__(self) -> None:
-        self._dirty: dict[tuple[int, Line], bool] = {}  # by host and line: whether all of its stores are posted
-        self._past: Counter[tuple[int, Line]] = Counter()  # stores past the cache
-
-    def note(self, entries: Iterable[_Entry]) -> None:
-        for entry in entries:
-            key = (entry.host, (entry.pool, entry.line))
-            if entry.kind in (_STORE, _RMW):
-                self._dirty |= {(entry.host, line): False for line in entry.lines()}
-            elif entry.kind == _NT_STORE:
-                self._past.update((entry.host, line) for line in entry.lines())
-            elif entry.kind == _MOVE_POST and key in self._dirty:
-                self._dirty[key] = True
-            elif entry.kind == _MOVE_WRITE_BACK or (entry.kind == _MOVE_LAND and self._dirty.get(key)):
-                self._dirty.pop(key, None)
-            elif entry.kind == _MOVE_NT:
-                self._past[key] -= 1
-
-    def of(self, host: int) -> frozenset[Line]:
-        return frozenset(line for holder, line in (*self._dirty, *+self._past) if holder == host)

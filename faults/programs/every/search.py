@@ -11,10 +11,10 @@ its thread's turn began (Coons, Musuvathi, McKinley: Bounded Partial-Order Reduc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
-from faults.programs.every.events import EVICT, FETCH, Actor, Move, RunEvent, Trace
+from faults.programs.every.events import EVICT, FETCH, Actor, Look, Move, RunEvent, Trace
 from faults.programs.every.evictions import Chance, examined, noticed
 from faults.programs.turns import MOVE_TURNS, TEARS, steps_of
 
@@ -95,6 +95,7 @@ class EverySearch(Generic[Ran]):
         self._in_time = in_time
         self.places: list[TriedPlace] = []
         self._evicted = 0  # how many events lie before all evictions that are still to be tried
+        self._vain: dict[Look, set[int]] = {}  # looks that change nothing, and what they see then
         self.executions = 0  # those that differ
         self.faults = 0  # executions in which something breaks
         self.repeated = 0  # runs that showed nothing new
@@ -177,6 +178,8 @@ class EverySearch(Generic[Ran]):
         turns = self._turns(len(self.places) - 1, branch) if branch else ()
         result, trace = self._run(turns, steps_of(turns))
         self.incomplete += not trace.complete
+        for look, saw in trace.vain:
+            self._vain.setdefault(look, set()).add(saw)
         events, offset = trace.events, len(begun)
         if branch is not None:
             place, chosen = self.places[-1], branch.actor
@@ -265,8 +268,13 @@ class EverySearch(Generic[Ran]):
                 self._let_come_first(trace, behind, place)
 
     def _let_come_first(self, trace: Trace, offset: int, event: RunEvent) -> None:
-        events = trace.events
-        for first in event.races:
+        events, raced = trace.events, event
+        for behind in raced.races:
+            event, first = raced, self._before_vain_looks(events, behind, offset, raced)
+            if first is None:
+                continue
+            if first != behind:
+                event = replace(raced, before=raced.apart)
             between = [k for k in range(first + 1, offset) if not events[k].before >> first & 1]
             later = {k: events[k] for k in between} | {offset: event}
             place, ahead = self.places[first], _fetched_ahead(later)
@@ -292,6 +300,28 @@ class EverySearch(Generic[Ran]):
                 for where in (first, began):
                     if isinstance(actor, int) and actor in self.places[where].enabled:
                         self.places[where].add(actor)
+
+    def _before_vain_looks(self, events: Sequence[RunEvent], first: int, offset: int, event: RunEvent) -> int | None:
+        """Return the last arrival, up to one that an event races with, before which its look may change something."""
+        while self._is_vain(events, first, offset, event):
+            assert event.look is not None
+            line = event.look[2]
+            first = next((k for k in range(first - 1, -1, -1) if line in events[k].arrived), -1)
+            if first < 0 or event.apart >> first & 1:
+                return None
+        return first
+
+    def _is_vain(self, events: Sequence[RunEvent], first: int, offset: int, event: RunEvent) -> bool:
+        """Say whether all that comes of an event before another one is a look that is known to change nothing.
+
+        Its thread knows as much there, if all of its steps before it can come before the other one, too.
+        """
+        if event.look is None or self._bound is not None:
+            return False
+        thread, _, line = event.look
+        return any(
+            its == line and saw in self._vain.get(event.look, ()) for its, saw in events[first].replaced
+        ) and not any(events[k].actor == thread and events[k].before >> first & 1 for k in range(first + 1, offset))
 
     @staticmethod
     def _turn_began(events: Sequence[RunEvent], offset: int) -> int:
@@ -335,13 +365,14 @@ class EverySearch(Generic[Ran]):
 
     def _try_unasked(self, trace: Trace) -> None:
         """Try what no event of an execution races with, as it is not in there: evictions, arrivals behind the end."""
-        by_chance = self._evictions > 0
-        if by_chance or any(event.old for event in trace.events):
-            for chance in noticed(trace, self._evicted, self._in_time, by_chance=by_chance):
+        places = enumerate(self.places)
+        until = next((k for k, place in places if place.evictions >= self._evictions), len(self.places))
+        if until or any(event.old for event in trace.events):
+            for chance in noticed(trace, self._evicted, until, self._in_time, self._vain):
                 self._try(chance)
             self._evicted = len(trace.events) - 1
-        if by_chance or trace.invariants:
-            for chance in examined(trace, by_chance=by_chance):
+        if until or trace.invariants:
+            for chance in examined(trace, until):
                 self._try(chance)
 
     def _try(self, chance: Chance) -> None:

@@ -43,7 +43,6 @@ static uint64_t mixed(uint64_t all, uint64_t word) {
 }
 
 typedef uint64_t __attribute__((aligned(1), may_alias)) word_anywhere;
-
 __extension__ typedef unsigned __int128 product_of_words;
 
 /* In lanes, so that no multiplication waits for the one before; each takes two words, one of them with a number that no program stores.
@@ -462,10 +461,11 @@ void cycle_fold(program_self *me, uint64_t at) {
         if (found == CYCLE_WAITS) its->since = a->written, its->memory = memory, me->past_count = k + 1;
         if (found == CYCLE_STAYS) its->stays = me->past[k].step + 1;
         if (!a->scripted && found != CYCLE_WOKEN) a->burst = 0;
+        me->knows = me->past[k].knows;
     }
     if (k == me->past_count && k < PAST) me->past_count++;
     else if (k == PAST) k--;
-    me->past[k].state = state, me->past[k].memory = memory, me->past[k].step = a->steps;
+    me->past[k].state = state, me->past[k].memory = memory, me->past[k].step = a->steps, me->past[k].knows = me->knows;
 }
 
 /* In runs that are no search. Threads that share private memory may each come to a state again although they go on: the others have done so

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 
 #include "area.h"
+#include "self.h"
 
 run_record *record_now;
 static const program_watcher *watched;
@@ -15,7 +16,21 @@ static void add(record_entry entry) {
     if (at < RECORD_MOST) record_now->entries[at] = entry;
 }
 
-static void add_step(const program_step *s, int what) {
+static uint64_t line_digest(const uint8_t *line) { return step_digest(line, LINE_BYTES); }
+
+/* Return what a thread knows, to which this step adds: the bytes that it loads. */
+static uint64_t knows(const program_step *s, const uint8_t *loaded) {
+    program_self *me = self;
+    if (!me || me->thread != s->thread) return 0;
+    me->knows_more |= me->outside_looks || s->kind == STEP_DEVICE_SEEN;
+    const uint64_t before = me->knows, command = here.area->threads[me->thread].command;
+    const uint64_t its[] = {before, command << 32 | (uint64_t)s->kind << 16 | s->what << 8 | s->pool,
+                            (uint64_t)s->offset, (uint64_t)s->nbytes, loaded ? step_digest(loaded, s->nbytes) : 0};
+    me->knows = step_digest((const uint8_t *)its, sizeof its);
+    return me->knows_more ? 0 : before | 1;
+}
+
+static void add_step(const program_step *s, int what, const uint8_t *loaded) {
     const bool inside = s->pool < PROGRAM_POOLS;
     const int64_t first = s->offset / PROGRAM_LINE, last = (s->offset + s->nbytes - 1) / PROGRAM_LINE;
     add((record_entry){
@@ -29,37 +44,41 @@ static void add_step(const program_step *s, int what) {
         .pool = s->pool,
         .cause = s->locked,
         .stage = (uint8_t)s->stage,
+        .knows = knows(s, loaded),
+        .bytes = inside && s->kind == STEP_LOAD ? line_digest(program_look(s->host, s->pool, first).cached) : 0,
     });
 }
 
 static void on_load(const program_step *step, const uint8_t *bytes) {
-    add_step(step, 0);
+    add_step(step, 0, bytes);
     if (watched && watched->load) watched->load(step, bytes);
 }
 
 static void on_store(const program_step *step, const uint8_t *before, const uint8_t *after) {
-    add_step(step, step->kind == STEP_STORE && store_tears(step->offset, step->nbytes));
+    add_step(step, step->kind == STEP_STORE && store_tears(step->offset, step->nbytes),
+             step->kind == STEP_RMW ? before : NULL);
     if (watched && watched->store) watched->store(step, before, after);
 }
 
 static void on_flush(const program_step *step, bool was_dirty, bool was_present) {
     program_step its = *step;
     its.locked = was_present;
-    add_step(&its, step->what);
+    add_step(&its, step->what, NULL);
     if (watched && watched->flush) watched->flush(step, was_dirty, was_present);
 }
 
 static void on_fence(const program_step *step) {
-    add_step(step, step->what);
+    add_step(step, step->what, NULL);
     if (watched && watched->fence) watched->fence(step);
 }
 
 static void on_other(const program_step *step) {
-    add_step(step, step->what);
+    add_step(step, step->what, NULL);
     if (watched && watched->other) watched->other(step);
 }
 
 static void on_move(const program_move *m) {
+    const bool leaves = m->kind == MOVE_LAND || m->kind == MOVE_WRITE_BACK; /* told before it arrives */
     add((record_entry){
         .number = (uint32_t)m->number,
         .line = (uint32_t)m->line,
@@ -69,6 +88,7 @@ static void on_move(const program_move *m) {
         .pool = m->pool,
         .cause = m->cause,
         .stage = (uint8_t)here.area->stage,
+        .bytes = leaves ? line_digest(program_look(m->host, m->pool, m->line).pool) : 0,
     });
     if (watched && watched->move) watched->move(m);
 }

@@ -57,8 +57,10 @@ typedef struct {
     struct {
         uint64_t since, base, state, memory, tries;
     } mark; /* a state of this thread, and when it was in it: as in cycle.c */
+    uint64_t knows; /* in a search: a digest of what it has done and loaded, a round of a cycle left out */
+    bool knows_more; /* from outside of the pool */
     struct {
-        uint64_t state, memory, step;
+        uint64_t state, memory, step, knows;
     } past[PAST]; /* in a search */
     int past_count;
     uint64_t memory_bytes; /* private ones of its process, at the last look */
