@@ -7,7 +7,6 @@ from functools import partial
 from typing import TypeVar
 
 import click
-from click.core import ParameterSource
 
 from collectives.choices import FUSED_SHARE
 from collectives.cli.fused import FusedFlags
@@ -25,6 +24,7 @@ from collectives.sweep.fused.tuned import TunedFile
 from cxlemu.choices import TIME_SCALE_MAX, TIME_SCALE_MIN
 from cxlemu.cli.console import console
 from cxlemu.cli.output import write_json, write_output
+from cxlemu.cli.params import given_flags
 from cxlemu.cli.progress import spinning
 from cxlemu.cost import CostModel
 from cxlemu.engines.pace import Clocks, Pace, TimeScale
@@ -47,7 +47,7 @@ def run(ctx: click.Context, asked: FusedFlags) -> None:
             raise ArgumentError(f"{flag} is for --pace: give both, or neither")
     if asked.share is not None and asked.time_scale is not None:
         raise ArgumentError("--share sets the time scale: leave out --time-scale")
-    if not tunes and ctx.get_parameter_source("budget_s") is ParameterSource.COMMANDLINE:
+    if not tunes and "budget_s" in given_flags(ctx):
         raise ArgumentError("--budget does nothing here: it is for --tune")
     for flag, value in (("--comm-rows", asked.comm_rows), ("--tile", asked.tile)):
         if value is not None and asked.style not in ("every", "fused"):

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 from rich import box
 from rich.table import Table
 
@@ -27,6 +26,7 @@ from cxlemu.chakra import files as chakra_files
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.options import JsonFlags
 from cxlemu.cli.output import check_kept, write_json, writing
+from cxlemu.cli.params import given_flags
 from cxlemu.plan import DTYPES, Call, Plan, RankPart
 from cxlemu.plan import file as plan_file
 from cxlemu.plan.rules import check as check_rules
@@ -84,10 +84,8 @@ def show(ctx: click.Context, asked: PlanShowFlags) -> None:
 
 def _refuse_others(ctx: click.Context, *allowed: str, file: str = "--file") -> None:
     """Refuse options that would build another plan: with a plan from a file they are mistakes."""
-    for parameter in ctx.command.params:
-        name = str(parameter.name)
-        if name not in allowed and ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE:
-            flag = max(parameter.opts, key=len)
+    for name, flag in given_flags(ctx).items():
+        if name not in allowed:
             raise click.UsageError(f"{flag} does not go with {file}: the file defines the call.")
 
 

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from collectives.algorithms.catalog import ring_of
 from collectives.cli.fault_scripts import RunFaults, load_script, run_protocol
@@ -23,6 +22,7 @@ from collectives.sweep.measure import run_sweep
 from collectives.sweep.sweep import Sweep, size_steps
 from cxlemu.capacity.lease import lease_for
 from cxlemu.cli.first_time import measure_machine
+from cxlemu.cli.params import given_flags
 from cxlemu.engines import check_engine
 from cxlemu.engines.pace import Pace
 from cxlemu.errors import ArgumentError
@@ -60,7 +60,7 @@ def run(ctx: click.Context, asked: RunFlags) -> None:
     )
     if what.plan is None:  # refuses what cannot work before anything is made
         ring = world_layout(setup.topology, setup.ranks, region_bytes=asked.region_bytes)
-        if ctx.get_parameter_source("region_bytes") is ParameterSource.COMMANDLINE:
+        if "region_bytes" in given_flags(ctx):
             _note_smaller(ring.slots * ring.slot_bytes, asked.region_bytes)
         if asked.ranks is None and place is None:
             _note_fewer(setup)

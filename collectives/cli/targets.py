@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 import click
-from click.core import ParameterSource
 
 from collectives import sizes
 from collectives.builder.recipes import Recipe
@@ -17,6 +16,7 @@ from collectives.choices import is_plan
 from collectives.contracts import COLLECTIVES
 from collectives.sweep.sweep import load_algorithm
 from cxlemu.choices import DTYPE_NAMES, REDOPS
+from cxlemu.cli.params import given_flags
 from cxlemu.cli.vocabulary import ConceptOption
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Plan
@@ -85,11 +85,9 @@ def check_options(ctx: click.Context, asked: Target, fixed: Mapping[str, object]
     """Check that no given flag contradicts a plan file; ``fixed`` has each parameter's right value, or `NEVER`."""
     if asked.plan is None:
         return
-    for param in ctx.command.params:
-        name = param.name or ""
-        given = name in fixed and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if given and (fixed[name] is NEVER or ctx.params[name] != fixed[name]):
-            asked.refuse(max(param.opts, key=len))
+    for name, flag in given_flags(ctx).items():
+        if name in fixed and (fixed[name] is NEVER or ctx.params[name] != fixed[name]):
+            asked.refuse(flag)
 
 
 def check_applies(ctx: click.Context, collectives: Sequence[str]) -> None:
@@ -99,12 +97,11 @@ def check_applies(ctx: click.Context, collectives: Sequence[str]) -> None:
         "op": ("reduces", any(contract.reduces for contract in contracts)),
         "root": ("has a root", any(contract.rooted for contract in contracts)),
     }
-    for param in ctx.command.params:
-        word = param.word if isinstance(param, ConceptOption) else param.name or ""
+    words = {param.name: param.word for param in ctx.command.params if isinstance(param, ConceptOption)}
+    for name, flag in given_flags(ctx).items() if contracts else ():
+        word, value = words.get(name, name), ctx.params.get(name)
         what, applies = having.get(word, ("", True))
-        given = ctx.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE
-        value = ctx.params.get(param.name or "")
         every = not str(value).isdecimal() if word == "root" else value in (REDOPS, DTYPE_NAMES)
-        if contracts and given and not applies and not every:
-            flag, names = max(param.opts, key=len), " and ".join(collectives)
+        if not applies and not every:
+            names = " and ".join(collectives)
             raise ArgumentError(f"{flag} does nothing here, because no collective of {names} {what}: leave it out")

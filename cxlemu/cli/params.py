@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from cxlemu.errors import ArgumentError
 from cxlemu.suggest import unknown
@@ -21,6 +22,12 @@ def each_once(ctx: click.Context | None, parameter: click.Parameter | None, valu
             )
             raise ArgumentError(f"{repeats} twice")
     return values
+
+
+def given_flags(ctx: click.Context) -> dict[str, str]:
+    """Return the parameters that the command line gives, by name, each with its longest flag."""
+    flags = {str(parameter.name): max(parameter.opts, key=len) for parameter in ctx.command.params}
+    return {name: flag for name, flag in flags.items() if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
 
 
 class Names(click.ParamType):  # type: ignore[type-arg]  # generic only in the newest click

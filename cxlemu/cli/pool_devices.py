@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from cxlemu.capacity.pool_manager import PoolManager, lendable
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import write_json
+from cxlemu.cli.params import given_flags
 from cxlemu.cli.pool import PoolFormatFlags, PoolShowFlags
 from cxlemu.errors import ArgumentError, PoolError
 from cxlemu.pool.dax import DaxPool, map_all
@@ -25,7 +25,7 @@ def format_pool(ctx: click.Context, asked: PoolFormatFlags) -> None:
 
     If this fails, the files that it made are removed again.
     """
-    if asked.lend is not None and ctx.get_parameter_source("max_ranks") is ParameterSource.COMMANDLINE:
+    if asked.lend is not None and "max_ranks" in given_flags(ctx):
         raise ArgumentError("--max-ranks does nothing here, because with --lend ranks are in grants: leave it out")
     made: list[str] = []
     try:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import click
-from click.core import ParameterSource
 
 from cxlemu.cli.output import STDOUT
+from cxlemu.cli.params import given_flags
 from cxlemu.cli.progress import bar
 from cxlemu.errors import ArgumentError, NothingJudgedError
 from cxlemu.files import read_file
@@ -34,12 +34,13 @@ PAGES = "flushes and fences are seen, loads and stores only as pages that change
 
 
 def run(ctx: click.Context, asked: ExecFlags) -> None:
-    if asked.no_shrink and ctx.get_parameter_source("shrink_s") is ParameterSource.COMMANDLINE:
+    given = given_flags(ctx)
+    if asked.no_shrink and "shrink_s" in given:
         raise ArgumentError("--shrink and --no-shrink exclude each other: leave one of them out")
     report = ExecReport(asked)
     setting = _setting(asked)
     _check_places(asked, setting)
-    _check_runs(asked, named=ctx.get_parameter_source("seeds") is ParameterSource.COMMANDLINE)
+    _check_runs(asked, named="seeds" in given)
     trace, choices = _replayed(asked.replay, setting.hosts) if asked.replay is not None else (None, _choices(asked))
     if asked.keep_going and (asked.every or asked.breaks or len(choices) == 1):
         raise ArgumentError("--keep-going does nothing here: a search ends with a failure, and one run is alone")

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from collectives.choices import is_plan
 from cxlemu import userfile
@@ -15,6 +14,7 @@ from cxlemu.budget import BudgetSpentError, within
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.interruption import Interruption
 from cxlemu.cli.output import read_json, write_json
+from cxlemu.cli.params import given_flags
 from cxlemu.cli.progress import spinning
 from cxlemu.errors import ArgumentError, PlanRuleError
 from cxlemu.units import counted, format_bytes
@@ -42,7 +42,7 @@ def run(ctx: click.Context, asked: ExploreFlags) -> None:
     ranks = asked.ranks
     chosen, budget = parse(asked.strategy), Budget(asked.budget_states, asked.budget_s, asked.budget_bytes)
     kind = asked.strategy.partition(":")[0]
-    given = {flag for flag in ctx.params if ctx.get_parameter_source(flag) is ParameterSource.COMMANDLINE}
+    given = given_flags(ctx).keys()
     for flag in ("runs", "seed", "engine", "budget_bytes"):
         kinds = ("pct", "random") if flag in ("runs", "seed") else ("exhaustive",)
         if flag in given and kind not in kinds:

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from collectives.algorithms.catalog import on_levels_left_out
 from collectives.cli.targets import check_applies, check_options, target
@@ -15,6 +14,7 @@ from collectives.contracts import COLLECTIVES
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.interruption import Interruption
 from cxlemu.cli.output import write_json
+from cxlemu.cli.params import given_flags
 from cxlemu.errors import ArgumentError, NothingJudgedError
 from cxlemu.plan import Plan
 from cxlemu.units import counted, format_bytes, typed_bytes
@@ -67,7 +67,7 @@ def run(ctx: click.Context, asked: SweepFlags) -> None:
         for base in bases(named.collectives, template, variant=asked.variant)
         for each in everywhere(base, asked.kinds)
     ]
-    named_kinds = ctx.get_parameter_source("kinds") is ParameterSource.COMMANDLINE
+    named_kinds = "kinds" in given_flags(ctx)
     if not scenarios and named_kinds:
         raise NothingJudgedError(f"no call has a place for {' or '.join(asked.kinds)}: nothing was judged")
     if not scenarios:

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 from rich.text import Text
 
 from cxlemu.cli.console import console
 from cxlemu.cli.interruption import Interruption
 from cxlemu.cli.output import write_json
+from cxlemu.cli.params import given_flags
 from cxlemu.cli.progress import counting
 from cxlemu.errors import ArgumentError
 from cxlemu.units import counted
@@ -35,9 +35,8 @@ HARDWARE = {"devices", "pool", "tenant", "ranks", "how", "rounds", "seed", "dead
 
 def run(ctx: click.Context, asked: LitmusFlags) -> None:
     hardware = asked.backend is not None
-    for name in sorted(SEARCHES if hardware else HARDWARE):
-        if ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE:
-            flag = next(param.opts[-1] for param in ctx.command.params if param.name == name)
+    for name, flag in given_flags(ctx).items():
+        if name in (SEARCHES if hardware else HARDWARE):
             raise ArgumentError(f"{flag} {'is for the search, not for' if hardware else 'goes with'} --backend")
     tests = [read(file) for file in _files(asked.paths)]
     if hardware:

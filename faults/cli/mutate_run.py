@@ -5,13 +5,13 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 import click
-from click.core import ParameterSource
 
 from collectives.algorithms.catalog import recipe
 from collectives.cli.targets import NEVER, Target, check_options, target
 from collectives.contracts import COLLECTIVES, contract_of
 from collectives.defaults import EVERY
 from cxlemu.cli.interruption import Interruption
+from cxlemu.cli.params import given_flags
 from cxlemu.errors import ArgumentError
 from cxlemu.signals import stops_exit
 from cxlemu.units import counted
@@ -76,7 +76,7 @@ def _left_out(ctx: click.Context, asked: MutateFlags, named: Target, chosen: Seq
     if named.source is not None:
         return NOTHING
     variants = [name for name in asked.variant.split(",") if name != EVERY]
-    ranks = asked.ranks if ctx.get_parameter_source("ranks") is ParameterSource.COMMANDLINE else None
+    ranks = asked.ranks if "ranks" in given_flags(ctx) else None
     done = [(case.collective, case.variant, case.ranks) for case in chosen]
     why = partial(of_plans, checked=asked.integrity is not None)
     left = left_out((named.collectives or None, variants or None, ranks), done, why)

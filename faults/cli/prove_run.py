@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import click
-from click.core import ParameterSource
 
 from collectives import fused
 from collectives.algorithms import catalog
@@ -24,6 +23,7 @@ from collectives.layouts import world_layout
 from collectives.sweep.sweep import Case, Sweep, last_size, size_steps
 from cxlemu.budget import BudgetSpentError, within
 from cxlemu.cli.interruption import Interruption
+from cxlemu.cli.params import given_flags
 from cxlemu.errors import ArgumentError, DeclinedError
 from cxlemu.plan import Call, Layout, Plan
 from cxlemu.plan.checksums import check_integrity
@@ -118,7 +118,7 @@ def run(ctx: click.Context, asked: ProveFlags) -> None:
     named = asked.collectives or tuple(COLLECTIVES)
     products = _products(asked.collectives or fused.KINDS * plain, ranks, asked.variant)
     named = tuple(name for name in named if name not in fused.KINDS)
-    given = _given(ctx)
+    given = given_flags(ctx)
     if products and not named and (idle := [given[name] for name in IDLE_FOR_PRODUCTS if name in given]):
         raise ArgumentError(
             f"{idle[0]} does nothing here: products are proved on small matrices and rings of their own"
@@ -202,12 +202,6 @@ def _left_out(asked: ProveFlags, named: Sequence[str], ranks: Sequence[int], cal
     return left._replace(sentences=[*left.sentences, *more])
 
 
-def _given(ctx: click.Context) -> dict[str, str]:
-    """The flags of the command line, by the names of their parameters."""
-    its = {str(one.name): max(one.opts, key=len) for one in ctx.command.params}
-    return {name: flag for name, flag in its.items() if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
-
-
 def _prove(
     ctx: click.Context, cases: Sequence[ToProve], jobs: int | None, report: ProveReport, budget: _Budget
 ) -> NoReturn:
@@ -258,7 +252,7 @@ class _Budget:
 
 def _prove_saved(ctx: click.Context, asked: ProveFlags, budget: _Budget) -> NoReturn:
     """Prove plan files, and exit. Raises PlanFileError for a file that holds no plan."""
-    for name, flag in _given(ctx).items():
+    for name, flag in given_flags(ctx).items():
         if name not in ("collectives", "cluster", "budget_s", "jobs", "json_file"):
             raise ArgumentError(f"{flag} does not go with a plan file, which defines the call: leave it out")
     cases = []

@@ -6,10 +6,10 @@ from functools import partial
 from typing import Any, NoReturn
 
 import click
-from click.core import ParameterSource
 
 from collectives.cli.run_memory import adversary_seed, memory_of, real_cards
 from cxlemu.capacity.lease import lease_for
+from cxlemu.cli.params import given_flags
 from cxlemu.errors import ArgumentError
 from cxlemu.topology import Topology
 from cxlemu.units import counted
@@ -81,11 +81,10 @@ def run_protocol(ctx: click.Context, spec: str) -> NoReturn:
 
 def _check_flags(ctx: click.Context) -> None:
     """Raises ArgumentError for a flag that only collectives have."""
-    for param in ctx.command.params:
-        if param.name in TAKES or ctx.get_parameter_source(param.name or "") != ParameterSource.COMMANDLINE:
-            continue
-        if isinstance(param, click.Option) or ctx.params[param.name or ""]:
-            what = max(param.opts, key=len) if isinstance(param, click.Option) else "a collective"
+    for name, flag in given_flags(ctx).items():
+        is_option = flag.startswith("-")
+        if name not in TAKES and (is_option or ctx.params[name]):
+            what = flag if is_option else "a collective"
             raise ArgumentError(f"{what} does not go with --protocol")
 
 

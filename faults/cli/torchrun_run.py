@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 from rich.table import Table
 
 from cxlemu.choices import DEFAULT_TOPOLOGY
 from cxlemu.cli.console import console
 from cxlemu.cli.output import write_json
+from cxlemu.cli.params import given_flags
 from cxlemu.errors import ArgumentError, name_ranks
 from cxlemu.files import read_file
 from cxlemu.memory import MemorySpec
@@ -232,10 +232,8 @@ def _replay(ctx: click.Context, folder: Path, json_file: Path | None) -> int:
     """Make a kept call again. Returns the exit code."""
     from faults.torch.saved import load, replay
 
-    for parameter in ctx.command.params:
-        name = str(parameter.name)
-        if name not in ("replay", "json_file") and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            flag = max(parameter.opts, key=len)
+    for name, flag in given_flags(ctx).items():
+        if name not in ("replay", "json_file"):
             raise ArgumentError(f"{flag} does nothing here, because --replay makes the kept call: leave it out")
     saved, inputs = load(folder)
     click.echo(f"kept: {saved.sentence}")

@@ -1,11 +1,11 @@
 """What ``cxlemu bench`` does: finds peers, and measures all in turns."""
 
 import click
-from click.core import ParameterSource
 
 from collectives.contracts import COLLECTIVES
 from cxlemu.accelerator.named import device_named, name_for_rank
 from cxlemu.cli.first_time import measure_machine
+from cxlemu.cli.params import given_flags
 from cxlemu.errors import ArgumentError
 from cxlemu.units import counted
 from studies.choices import SOURCES
@@ -78,7 +78,7 @@ def run(ctx: click.Context, asked: BenchFlags) -> None:
             "--plot",
             asked.plot_file,
         )
-    named = ctx.get_parameter_source("peers") is ParameterSource.COMMANDLINE
+    named = "peers" in given_flags(ctx)
     absent = [f"left out: {name}: {why}" for name, why in report.absent.items() if named and name in peers]
     for sentence in absent:
         click.echo(sentence, err=True)

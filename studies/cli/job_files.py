@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
-from click.core import ParameterSource
 
 from collectives.choices import SIMULATED_MIN_BYTES
 from collectives.cli import simulate
@@ -20,6 +19,7 @@ from collectives.cli.simulate import SimulateFlags
 from collectives.contracts import COLLECTIVES
 from collectives.sweep.sweep import Sweep
 from cxlemu.cli.options import Flags
+from cxlemu.cli.params import given_flags
 from cxlemu.errors import ArgumentError
 from cxlemu.suggest import with_choices
 from cxlemu.topology import Accelerator, Topology
@@ -73,9 +73,8 @@ KINDS = {
 
 def check_flags(ctx: click.Context, kind: str) -> None:
     """Refuse flags of the first job's command that mean nothing beside another job."""
-    for param in ctx.command.params:
-        given = ctx.get_parameter_source(param.name or "") == ParameterSource.COMMANDLINE
-        if given and (name := _key(param)) not in KINDS[kind].options | COMMON:
+    for flag in given_flags(ctx).values():
+        if (name := flag.lstrip("-")) not in KINDS[kind].options | COMMON:
             raise ArgumentError(f"--{name} does not go with --with: two jobs are compared by their times alone")
 
 

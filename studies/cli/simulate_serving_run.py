@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
-from click.core import ParameterSource
 from rich.console import Console
 from rich.table import Table
 
 from cxlemu.cli.console import console, figure_table, print_wrapped
 from cxlemu.cli.interruption import Interruption
 from cxlemu.cli.output import check_output, write_json, write_output
+from cxlemu.cli.params import given_flags
 from cxlemu.cli.progress import spinning
 from cxlemu.errors import ArgumentError
 from cxlemu.topology import Topology
@@ -47,9 +47,9 @@ def run(ctx: click.Context, asked: ServingFlags) -> None:
     if asked.hosts is not None:
         topology = with_hosts(topology, asked.hosts)
     if asked.trace is not None:
-        for flag in ("rate", "seed", "workload"):
-            if ctx.get_parameter_source(flag) is ParameterSource.COMMANDLINE:
-                raise ArgumentError(f"--{flag} only applies to generated requests: a trace has its own")
+        for name in ("rate", "seed", "workload"):
+            if name in given_flags(ctx):
+                raise ArgumentError(f"--{name} only applies to generated requests: a trace has its own")
     requests = requests_of(asked, 1 if asked.sweep else topology.host_count)
     setups = setups_of(asked, topology)
     out = console()
