@@ -59,65 +59,72 @@ def run(ctx: click.Context, asked: ProveFlags) -> None:
 
     The command exits with the code that its help states.
     """
-    ranks = asked.ranks
     budget = _Budget(asked.budget_s)
     check_integrity(asked.integrity)
     check_applies(ctx, asked.collectives)
     if any(map(is_plan, asked.collectives)):
         _prove_saved(ctx, asked, budget)
-    if asked.algorithm is not None and asked.variant != EVERY:
-        raise ArgumentError("--variant does not go with --algorithm: your own algorithm has none")
-    sizes = None
-    if asked.algorithm is None or (asked.minbytes, asked.maxbytes, asked.stepfactor) != (None, None, None):
-        first = BYTES if asked.minbytes is None else asked.minbytes
-        sizes = size_steps(first, first if asked.maxbytes is None else asked.maxbytes, asked.stepfactor, None)
-    roots, topology = _roots(asked.root), Topology.load(asked.config)
     if asked.algorithm is not None:
-        own = _own(asked.algorithm, asked.collectives, asked.op, roots)
-        check_applies(ctx, (own.collective,))
-        chosen = Matrix(
-            recipe=own if asked.integrity is None else with_checksums(own),
-            topology=topology,
-            ranks=(ranks or MATRIX_RANKS)
-            if asked.cluster is None
-            else (ranks or [asked.cluster * hosts for hosts in MATRIX_HOSTS]),
-            sizes=sizes,
-            redops=asked.op,
-            dtypes=asked.datatype,
-            roots=roots,
-            in_place=asked.in_place,
-            region_bytes=asked.region_bytes,
-            cluster=asked.cluster,
-        )
-        asked_for = {"ranks": asked.ranks, "size": sizes, "dtype": asked.datatype, "op": asked.op}
-        own_report = MatrixReport(
-            chosen,
-            asked.algorithm,
-            asked.config,
-            asked.integrity,
-            asked.json_file,
-            named=[name for name, its in asked_for.items() if its],
-            left_out=last_size(sizes or (), asked.maxbytes)
-            + (not_folded(asked.datatype, asked.op) if COLLECTIVES[own.collective].reduces else []),
-        )
-        questions: list[Question] = []
-        with budget.told_by(own_report):
-            questions = budget.on(chosen.questions)()
-        with answers_of(questions, budget.on(judge), asked.jobs) as answers, own_report, budget.told_by(own_report):
-            own_report.prove(questions, budget.each(answers))
-        budget.interruption.exit(ctx, own_report.exit_code, own_report.left)
+        _prove_own(ctx, asked, asked.algorithm, budget)
     if asked.cluster is not None:
         raise ArgumentError(
             "--cluster goes with --algorithm or a plan file: shipped variants take clusters of every size by themselves"
         )
-    ranks = PROVED_RANKS if ranks is None else ranks
-    sweep = Sweep(
-        (), sizes or (), asked.datatype or ("f32",), asked.op or ("sum",), in_place=bool(asked.in_place), check=False
+    _prove_shipped(ctx, asked, budget)
+
+
+def _sizes(asked: ProveFlags) -> list[int]:
+    first = BYTES if asked.minbytes is None else asked.minbytes
+    return size_steps(first, first if asked.maxbytes is None else asked.maxbytes, asked.stepfactor, None)
+
+
+def _prove_own(ctx: click.Context, asked: ProveFlags, algorithm: str, budget: _Budget) -> NoReturn:
+    """Prove a matrix of calls of a user's algorithm, and exit."""
+    if asked.variant != EVERY:
+        raise ArgumentError("--variant does not go with --algorithm: your own algorithm has none")
+    sizes = None if (asked.minbytes, asked.maxbytes, asked.stepfactor) == (None,) * 3 else _sizes(asked)
+    roots, topology = _roots(asked.root), Topology.load(asked.config)
+    own = _own(algorithm, asked.collectives, asked.op, roots)
+    check_applies(ctx, (own.collective,))
+    ranks = MATRIX_RANKS if asked.cluster is None else [asked.cluster * hosts for hosts in MATRIX_HOSTS]
+    matrix = Matrix(
+        recipe=own if asked.integrity is None else with_checksums(own),
+        topology=topology,
+        ranks=asked.ranks or ranks,
+        sizes=sizes,
+        redops=asked.op,
+        dtypes=asked.datatype,
+        roots=roots,
+        in_place=asked.in_place,
+        region_bytes=asked.region_bytes,
+        cluster=asked.cluster,
     )
+    named = {"ranks": asked.ranks, "size": sizes, "dtype": asked.datatype, "op": asked.op}
+    report = MatrixReport(
+        matrix,
+        algorithm,
+        asked.config,
+        asked.integrity,
+        asked.json_file,
+        named=[name for name, its in named.items() if its],
+        left_out=last_size(sizes or (), asked.maxbytes)
+        + (not_folded(asked.datatype, asked.op) if COLLECTIVES[own.collective].reduces else []),
+    )
+    questions: list[Question] = []
+    with budget.told_by(report):
+        questions = budget.on(matrix.questions)()
+    with answers_of(questions, budget.on(judge), asked.jobs) as answers, report, budget.told_by(report):
+        report.prove(questions, budget.each(answers))
+    budget.interruption.exit(ctx, report.exit_code, report.left)
+
+
+def _prove_shipped(ctx: click.Context, asked: ProveFlags, budget: _Budget) -> NoReturn:
+    """Prove plans of collectives and matrix products that cxlemu ships, and exit."""
+    ranks = PROVED_RANKS if asked.ranks is None else asked.ranks
+    sizes, roots, topology = _sizes(asked), _roots(asked.root), Topology.load(asked.config)
     plain = not asked.in_place and (asked.integrity, asked.datatype, asked.op, roots, asked.region_bytes) == (None,) * 5
-    named = asked.collectives or tuple(COLLECTIVES)
     products = _products(asked.collectives or fused.KINDS * plain, ranks, asked.variant)
-    named = tuple(name for name in named if name not in fused.KINDS)
+    named = tuple(name for name in asked.collectives or tuple(COLLECTIVES) if name not in fused.KINDS)
     given = given_flags(ctx)
     if products and not named and (idle := [given[name] for name in IDLE_FOR_PRODUCTS if name in given]):
         raise ArgumentError(
@@ -127,38 +134,42 @@ def run(ctx: click.Context, asked: ProveFlags) -> None:
         raise ArgumentError(
             "matrix products are proved without -d, -o, -r, --in-place, --integrity and --region-bytes: leave them out"
         )
-    plans = [
-        (_ring(topology, count, asked.region_bytes), case, recipe)
-        for count in ranks
-        for case in _each(sweep, named, asked.variant, count)
-        for case in [case if asked.in_place is None else replace(case, in_place=asked.in_place)]
-        for recipe in [catalog.recipe(case.call.collective, case.call.algorithm)]
-    ]
-    if named and not plans:
-        raise ArgumentError(f"-n {format_numbers(ranks)} cannot make two clusters of two or more ranks")
-    if asked.integrity is not None:
-        plans = [
-            (layout, case, with_checksums(recipe)) for layout, case, recipe in plans if _carries(recipe, asked.variant)
-        ]
-        if not plans:
-            raise ArgumentError(f"--integrity: {' '.join(named)} has no variant that carries checksums")
+    plans = _plans(asked, named, ranks, sizes)
     if roots is not None and max(roots) >= min(ranks):
         raise ArgumentError(
             f"root {max(roots)} is not one of {counted(min(ranks), 'rank')}: leave out that number with -n"
         )
-    machine = " and ".join(
-        [asked.config] * bool(plans) + ["their own"] * bool(products)
-    )  # rings that suit small matrices
-    cases = [
-        ToProve(case, budget.on(partial(_proved, topology, recipe, layout, call, roots=roots)))
-        for layout, case, recipe in plans
-        for call in [replace(case.call, algorithm=recipe.name, in_place=case.in_place, root=(roots or (0,))[0])]
-    ]
+    cases = []
+    for case, recipe in plans:
+        layout = _ring(topology, case.call.ranks, asked.region_bytes)
+        call = replace(case.call, algorithm=recipe.name, in_place=case.in_place, root=(roots or (0,))[0])
+        cases.append(ToProve(case, budget.on(partial(_proved, topology, recipe, layout, call, roots=roots))))
     cases += [ToProve(product, budget.on(product.prove)) for product in products]
+    machine = " and ".join([asked.config] * bool(plans) + ["their own"] * bool(products))  # rings of small matrices
     left = _left_out(asked, named, ranks, [one.case.call for one in cases])
-    left = left._replace(sentences=[*left.sentences, *last_size(sizes or (), asked.maxbytes)])
+    left = left._replace(sentences=[*left.sentences, *last_size(sizes, asked.maxbytes)])
     report = ProveReport(len(cases), asked.json_file, asked.integrity, machine=machine, roots=roots, left_out=left)
     _prove(ctx, cases, asked.jobs, report, budget)
+
+
+def _plans(
+    asked: ProveFlags, named: tuple[str, ...], ranks: Sequence[int], sizes: Sequence[int]
+) -> list[tuple[Case, Recipe]]:
+    """List the cases that are asked for, each with the recipe of its plan. Raises ArgumentError where there is none."""
+    dtypes, redops = asked.datatype or ("f32",), asked.op or ("sum",)
+    sweep = Sweep((), sizes, dtypes, redops, in_place=bool(asked.in_place), check=False)
+    cases = [case for count in ranks for case in _each(sweep, named, asked.variant, count)]
+    if named and not cases:
+        raise ArgumentError(f"-n {format_numbers(ranks)} cannot make two clusters of two or more ranks")
+    if asked.in_place is not None:
+        cases = [replace(case, in_place=asked.in_place) for case in cases]
+    plans = [(case, catalog.recipe(case.call.collective, case.call.algorithm)) for case in cases]
+    if asked.integrity is None:
+        return plans
+    checked = [(case, with_checksums(recipe)) for case, recipe in plans if _carries(recipe, asked.variant)]
+    if not checked:
+        raise ArgumentError(f"--integrity: {' '.join(named)} has no variant that carries checksums")
+    return checked
 
 
 def _ring(topology: Topology, ranks: int, region_bytes: int | None) -> Layout:
