@@ -245,14 +245,34 @@ def test_more_stores_than_can_be_followed_are_unknown(litmus: Path) -> None:
     assert "more stores were under way at once than can be followed" in result.output
 
 
+RECOVERED = "L s:0:1 :: L l:0"
+NOT_SEARCHED = "--every injects no faults but --crash every, --poison every"
+
+
 @with_rows(
     ("--crash every", "L l:0 :: L l:0", 3, "host 0 stores nothing to a pool before the last stage"),
     ("--crash every", "L s:0:1", 2, "needs a stage that recovers"),
     ("--crash 1@every", "L s:0:1 :: @1 L l:0", 2, "no command runs on host 1 before the last stage"),
-    ("--crash every --seeds 3", "L s:0:1 :: L l:0", 2, "--crash every makes its own runs"),
-    ("--crash every --poison 0@1", "L s:0:1 :: L l:0", 2, "injects nothing else"),
+    ("--crash every --seeds 3", RECOVERED, 2, "--crash every makes its own runs"),
+    ("--crash every --poison 0@1", RECOVERED, 2, "injects nothing else"),
     ("--crash every", "true :: true", 2, "was not compiled with cxlemu cc"),
-    ("--crash 0@never", "L s:0:1 :: L l:0", 2, "is not HOST@STEP, HOST@every or every"),
+    ("--crash 0@never", RECOVERED, 2, "is not HOST@STEP, HOST@every or every"),
+    ("--poison every", "L s:0:1", 2, "--poison every needs a stage that recovers"),
+    ("--poison every --lose-card every", RECOVERED, 2, "injects nothing else"),
+    ("--lose-card every --seeds 3", RECOVERED, 2, "--lose-card every makes its own runs"),
+    ("--poison every", "true :: true", 3, "no program touched a pool"),
+    ("--poison every", "L x :: L x", 3, "no program touched the pool"),
+    ("--poison 1:0@1", "L s:0:1", 2, "--poison: there are pools 0 to 0, not 1"),
+    ("--poison never", "L s:0:1", 2, "is not [POOL:]OFFSET@STEP or every"),
+    ("--every --crash every", "L l:0 :: L l:0", 3, "no host stores anything to a pool before the last stage"),
+    ("--every --crash every", "L s:0:1", 2, "needs a stage that recovers"),
+    ("--every --crash 1@every", "L s:0:1 :: @1 L l:0", 2, "no command runs on host 1 before the last stage"),
+    ("--every --crash 0@5", RECOVERED, 2, NOT_SEARCHED),
+    ("--every --crash every --poison 0@1", RECOVERED, 2, "injects nothing else"),
+    ("--every --poison every", "L s:0:1", 2, "--poison every needs a stage that recovers"),
+    ("--every --poison 0@1", RECOVERED, 2, NOT_SEARCHED),
+    ("--every --lose-card 0@1", RECOVERED, 2, NOT_SEARCHED),
+    ("--every --lose-card every --poison every", RECOVERED, 2, "injects nothing else"),
 )
 def test_what_cannot_be_searched_is_said(flags: str, words: str, code: int, says: str, litmus: Path) -> None:
     commands = words.replace("L", f"{litmus} {POOL}").split()

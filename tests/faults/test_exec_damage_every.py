@@ -16,7 +16,6 @@ from faults.programs.run import run
 from tests.faults.test_exec_crashes import POOL, generated, invoke
 from tests.faults.test_exec_every import EXAMPLES
 from tests.helpers.pool_programs import build
-from tests.helpers.tables import with_rows
 
 pytestmark = [
     pytest.mark.skipif(platform.machine() != "x86_64", reason="the programs have instructions of x86-64"),
@@ -85,22 +84,6 @@ def test_a_program_that_is_killed_by_it_is_no_mistake_before_the_last_stage(litm
     result = invoke("--pool", f"{POOL}=2M", "--poison", "every", "--json", "-", "--", *words)
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["damage"]["met"] > 0
-
-
-@with_rows(
-    ("--poison every", "L s:0:1", 2, "--poison every needs a stage that recovers"),
-    ("--poison every --lose-card every", "L s:0:1 :: L l:0", 2, "injects nothing else"),
-    ("--lose-card every --seeds 3", "L s:0:1 :: L l:0", 2, "--lose-card every makes its own runs"),
-    ("--poison every", "true :: true", 3, "no program touched a pool"),
-    ("--poison every", "L x :: L x", 3, "no program touched the pool"),
-    ("--poison 1:0@1", "L s:0:1", 2, "--poison: there are pools 0 to 0, not 1"),
-    ("--poison never", "L s:0:1", 2, "is not [POOL:]OFFSET@STEP or every"),
-)
-def test_what_cannot_be_searched_is_said(flags: str, words: str, code: int, says: str, litmus: Path) -> None:
-    commands = words.replace("L", f"{litmus} {POOL}").split()
-    result = invoke("--pool", f"{POOL}=2M", *flags.split(), "--", *commands)
-    assert result.exit_code == code, result.output
-    assert says in " ".join(result.output.split())
 
 
 @pytest.mark.parametrize("fault", ["poison", "lose-card", "crash"])

@@ -193,20 +193,3 @@ def test_a_spent_budget_is_unknown_and_says_what_was_covered(litmus: Path) -> No
     result, told = invoke(POOL, "--every --crash every --budget 0.3s --no-check", *words)
     assert result.exit_code == 3 and told["verdict"] == "unknown"
     assert "the budget of 0.3 s is spent" in result.output and "unknown: " in result.output
-
-
-@pytest.mark.parametrize(
-    ("flags", "words", "code", "says"),
-    [
-        ("--crash every", "L l:0 :: L l:0", 3, "no host stores anything to a pool before the last stage"),
-        ("--crash every", "L s:0:1", 2, "needs a stage that recovers"),
-        ("--crash 1@every", "L s:0:1 :: @1 L l:0", 2, "no command runs on host 1 before the last stage"),
-        ("--crash 0@5", "L s:0:1 :: L l:0", 2, "--every injects no faults but --crash every"),
-        ("--crash every --poison 0@1", "L s:0:1 :: L l:0", 2, "injects nothing else"),
-    ],
-)
-def test_what_cannot_be_searched_is_said(litmus: Path, flags: str, words: str, code: int, says: str) -> None:
-    commands = words.replace("L", f"{litmus} {POOL}").split()
-    result, _ = invoke(POOL, f"--every {flags}", *commands)
-    assert result.exit_code == code, result.output
-    assert says in " ".join(result.output.split())

@@ -144,22 +144,6 @@ def test_a_right_program_is_ok_with_damage_at_every_place(flag: str) -> None:
     assert f"ok: every {what} in every interleaving, " in " ".join(result.output.split())
 
 
-@pytest.mark.parametrize(
-    ("flags", "words", "code", "says"),
-    [
-        ("--poison every", "L s:0:1", 2, "--poison every needs a stage that recovers"),
-        ("--poison 0@1", "L s:0:1 :: L l:0", 2, "--every injects no faults but --crash every, --poison every"),
-        ("--lose-card 0@1", "L s:0:1 :: L l:0", 2, "--every injects no faults but --crash every, --poison every"),
-        ("--lose-card every --poison every", "L s:0:1 :: L l:0", 2, "injects nothing else"),
-    ],
-)
-def test_what_cannot_be_searched_is_said(litmus: Path, flags: str, words: str, code: int, says: str) -> None:
-    commands = words.replace("L", f"{litmus} {POOL}").split()
-    result, _ = invoke(POOL, f"--every {flags}", *commands)
-    assert result.exit_code == code, result.output
-    assert says in " ".join(result.output.split())
-
-
 def test_a_damaged_search_tells_whether_an_access_met_it(litmus: Path) -> None:
     result, told = invoke(POOL, "--every --poison every --no-check", *f"{litmus} {POOL} x :: {litmus} {POOL} x".split())
     assert result.exit_code == 3 and not told["every"]["damage"]["met"], result.output
