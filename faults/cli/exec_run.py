@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -52,23 +53,8 @@ def run(ctx: click.Context, asked: ExecFlags) -> None:
         by_access = asked.check and not asked.free
         _check_preloaded(asked, followed[0], by_access)
         report.note(f"# {', '.join(followed)}: {PRELOADED}{ACCESSES if by_access else PAGES}")
-    hosts = _hosts_that_crash(asked, setting) if asked.breaks else []
-    if asked.every:
-        from faults.cli.exec_every import every
-        from faults.programs.every.explore import EveryLimits
-
-        limits = EveryLimits(
-            asked.preemptions,
-            asked.evictions or 0,
-            asked.budget_s or EveryLimits.budget_s,
-            tuple(hosts) if asked.crash else (),
-            {"--poison": "poison", "--lose-card": "lose"}.get(asked.breaks or ""),
-        )
-        every(ctx, report, setting, limits, asked.resume)
-    if asked.breaks:
-        from faults.cli.exec_every import crashes
-
-        crashes(ctx, report, setting, asked.breaks, hosts, asked.budget_s or EVERY_CRASH_S, asked.resume)
+    if asked.every or asked.breaks:
+        _search(ctx, asked, report, setting)
     if len(choices) == 1:
         setting = replace(setting, show=asked.json_file != STDOUT)
     with stops_exit():
@@ -105,6 +91,24 @@ def run(ctx: click.Context, asked: ExecFlags) -> None:
         report.note(sentence)
     report.say(not_judged(setting, results, findings, followed))
     report.end(ctx, verdict, setting, results, smallest, findings)
+
+
+def _search(ctx: click.Context, asked: ExecFlags, report: ExecReport, setting: ExecSetting) -> NoReturn:
+    """Make the runs of --every, --crash every and the like, and exit."""
+    from faults.cli.exec_every import crashes, every
+    from faults.programs.every.explore import EveryLimits
+
+    hosts = _hosts_that_crash(asked, setting) if asked.breaks else []
+    if not asked.every:
+        crashes(ctx, report, setting, str(asked.breaks), hosts, asked.budget_s or EVERY_CRASH_S, asked.resume)
+    limits = EveryLimits(
+        asked.preemptions,
+        asked.evictions or 0,
+        asked.budget_s or EveryLimits.budget_s,
+        tuple(hosts) if asked.crash else (),
+        {"--poison": "poison", "--lose-card": "lose"}.get(asked.breaks or ""),
+    )
+    every(ctx, report, setting, limits, asked.resume)
 
 
 def _setting(asked: ExecFlags) -> ExecSetting:

@@ -2,7 +2,8 @@
 
 import shlex
 import time
-from dataclasses import fields, replace
+from collections.abc import Set
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,22 @@ from cxlemu.cli.progress import spinning
 from cxlemu.errors import ArgumentError, PlanRuleError
 from cxlemu.units import counted, format_bytes
 from faults.cli.explore import ExploreFlags
-from faults.cli.explore_target import searchable
+from faults.cli.explore_target import FLAGS, searchable
 from faults.cli.schedule_table import schedule_table
 from faults.cli.searchable import Calls, Searchable
 from faults.explore.check import follow, search
 from faults.explore.result import Budget, Exploration
-from faults.explore.strategies import parse
+from faults.explore.strategies import Strategy, parse
 from faults.machine.program import MachineProgram
 from faults.machine.schedule import Schedule, from_json, from_token, to_json, to_token
 from faults.machine.steps import Machine
 from faults.verdict import Verdict
 
 ROWS_MAX = 60  # of the table of an execution that a search found
+STRATEGIES_OF = {  # which strategies take a flag
+    **dict.fromkeys(("runs", "seed"), ("pct", "random")),
+    **dict.fromkeys(("engine", "budget_bytes"), ("exhaustive",)),
+}
 OWN_CODE_S = 2.0  # after its budget, a search looks at the clock only when the program's own code has come back
 
 
@@ -39,29 +44,13 @@ def run(ctx: click.Context, asked: ExploreFlags) -> None:
 
     The command exits with the code that its help states.
     """
-    ranks = asked.ranks
-    chosen, budget = parse(asked.strategy), Budget(asked.budget_states, asked.budget_s, asked.budget_bytes)
-    kind = asked.strategy.partition(":")[0]
-    given = given_flags(ctx).keys()
-    for flag in ("runs", "seed", "engine", "budget_bytes"):
-        kinds = ("pct", "random") if flag in ("runs", "seed") else ("exhaustive",)
-        if flag in given and kind not in kinds:
-            its_name, have = flag.replace("_", "-"), "have" if len(kinds) > 1 else "has"
-            raise ArgumentError(f"--{its_name}: only --strategy {' and '.join(kinds)} {have} it, not {asked.strategy}")
-    if asked.replay is not None and (idle := given & {"strategy", "engine"}):
-        raise ArgumentError(f"--{min(idle)} does nothing here, because --replay names the execution: leave it out")
+    strategy = parse(asked.strategy)
+    _check_strategy(asked, given_flags(ctx).keys())
     schedule = None if asked.replay is None else _schedule(asked.replay)
     if (asked.program is None) == (asked.algorithm is None):
         raise click.UsageError("give a COLLECTIVE, a FILE.plan or a FILE.py:FUNCTION, with or without --algorithm.")
     spec = str(asked.program or asked.algorithm)
-    if is_plan(spec):
-        from collectives.cli.targets import NEVER, check_options, target  # a protocol needs no collectives
-
-        fromkeys = dict.fromkeys(("total_bytes", "datatype", "op", "root", "in_place", "variant"), NEVER)
-        named = target((spec,), None)
-        assert named.plan is not None
-        check_options(ctx, named, fromkeys | {"ranks": named.plan.ranks})
-        ranks = named.plan.ranks
+    ranks = _ranks_of_plan(ctx, spec) if is_plan(spec) else asked.ranks
     wanted = Calls(
         asked.total_bytes,
         asked.variant,
@@ -72,44 +61,10 @@ def run(ctx: click.Context, asked: ExploreFlags) -> None:
         asked.root,
         asked.in_place,
     )
-    began = time.monotonic()
-    try:
-        with spinning(f"building {spec}"), within(asked.budget_s):
-            searched = searchable(spec, ranks, wanted)
-    except PlanRuleError as error:
-        nothing, began_s = Machine(MachineProgram((), (), ())), time.monotonic() - began
-        exploration = Exploration(Verdict.VIOLATION, 0, 0, began_s, reason=str(error))
-        write_json(asked.json_file, _document(nothing, exploration, spec, ranks, asked.strategy))
-        raise
-    except BudgetSpentError:
-        unbuilt = _unknown(asked.budget_s, f"the budget of {asked.budget_s:g} s was spent before the program was built")
-        searched = Searchable(
-            spec, ranks, Machine(MachineProgram((), (), ())), lambda explored: explored, known=unbuilt
-        )
-    left = replace(budget, seconds=max(asked.budget_s - (time.monotonic() - began), 0.0))
-    result, interruption = _unknown(0.0, "Ctrl-C ended the search"), Interruption()
-    try:
-        with (
-            interruption,
-            spinning(f"searching {searched.name}, {counted(searched.ranks, 'rank')}"),
-            within(left.seconds + OWN_CODE_S),
-        ):
-            if searched.known is not None:
-                result = searched.known
-            elif schedule is not None:
-                result = searched.judge(follow(searched.machine, schedule, left))
-            else:
-                result = searched.judge(
-                    search(searched.machine, chosen, left, engine=asked.engine, runs=asked.runs, seed=asked.seed)
-                )
-                result = replace(result, reason=result.reason.replace(f"{left.seconds:g} s", f"{asked.budget_s:g} s"))
-    except BudgetSpentError as spent:
-        line = userfile.line_of(spent, spec.rpartition(":")[0])
-        where = spec if line is None else f"{spec.rpartition(':')[0]}:{line}"
-        why = f"the budget of {asked.budget_s:g} s was spent in {where}, which does not return"
-        result = _unknown(time.monotonic() - began, why)
-    if interruption.happened:
-        result = replace(result, seconds=time.monotonic() - began)
+    began, interruption = time.monotonic(), Interruption()
+    searched = _built(asked, spec, ranks, wanted)
+    how = strategy if schedule is None else schedule
+    result = _searched(asked, searched, how, began, interruption)
     ranks = searched.ranks
     again = ["cxlemu", "explore", spec, *([] if is_plan(spec) else ["--ranks", str(ranks)]), *_told(wanted)]
     _print(searched.machine, result, f"{searched.name}, {counted(ranks, 'rank')}", again, searched.note)
@@ -118,14 +73,80 @@ def run(ctx: click.Context, asked: ExploreFlags) -> None:
     interruption.exit(ctx, result.verdict.exit_code)
 
 
+def _check_strategy(asked: ExploreFlags, given: Set[str]) -> None:
+    """Refuse flags that do nothing beside the strategy that was asked for, or beside --replay."""
+    kind = asked.strategy.partition(":")[0]
+    for name, kinds in STRATEGIES_OF.items():
+        if name in given and kind not in kinds:
+            flag, have = name.replace("_", "-"), "have" if len(kinds) > 1 else "has"
+            raise ArgumentError(f"--{flag}: only --strategy {' and '.join(kinds)} {have} it, not {asked.strategy}")
+    if asked.replay is not None and (idle := given & {"strategy", "engine"}):
+        raise ArgumentError(f"--{min(idle)} does nothing here, because --replay names the execution: leave it out")
+
+
+def _ranks_of_plan(ctx: click.Context, file: str) -> int:
+    """Return a saved plan's ranks. Raises ArgumentError for a flag that says otherwise."""
+    from collectives.cli.targets import NEVER, check_options, target  # a protocol needs no collectives
+
+    named = target((file,), None)
+    assert named.plan is not None
+    never = dict.fromkeys(("total_bytes", "datatype", "op", "root", "in_place", "variant"), NEVER)
+    check_options(ctx, named, never | {"ranks": named.plan.ranks})
+    return named.plan.ranks
+
+
+def _built(asked: ExploreFlags, spec: str, ranks: int, wanted: Calls) -> Searchable:
+    """Build the program, within the budget: of one that takes longer it is known that nothing is known."""
+    nothing, began = Machine(MachineProgram((), (), ())), time.monotonic()
+    try:
+        with spinning(f"building {spec}"), within(asked.budget_s):
+            return searchable(spec, ranks, wanted)
+    except PlanRuleError as error:
+        exploration = Exploration(Verdict.VIOLATION, 0, 0, time.monotonic() - began, reason=str(error))
+        write_json(asked.json_file, _document(nothing, exploration, spec, ranks, asked.strategy))
+        raise
+    except BudgetSpentError:
+        unbuilt = _unknown(asked.budget_s, f"the budget of {asked.budget_s:g} s was spent before the program was built")
+        return Searchable(spec, ranks, nothing, lambda explored: explored, known=unbuilt)
+
+
+def _searched(
+    asked: ExploreFlags, searched: Searchable, how: Strategy | Schedule, began: float, interruption: Interruption
+) -> Exploration:
+    """Search, or follow a schedule, with what is left of the budget since the moment ``began``, or until Ctrl-C."""
+    left = Budget(asked.budget_states, max(asked.budget_s - (time.monotonic() - began), 0.0), asked.budget_bytes)
+    result = _unknown(0.0, "Ctrl-C ended the search")
+    try:
+        with (
+            interruption,
+            spinning(f"searching {searched.name}, {counted(searched.ranks, 'rank')}"),
+            within(left.seconds + OWN_CODE_S),
+        ):
+            if searched.known is not None:
+                result = searched.known
+            elif isinstance(how, tuple):
+                result = searched.judge(follow(searched.machine, how, left))
+            else:
+                result = searched.judge(
+                    search(searched.machine, how, left, engine=asked.engine, runs=asked.runs, seed=asked.seed)
+                )
+                result = replace(result, reason=result.reason.replace(f"{left.seconds:g} s", f"{asked.budget_s:g} s"))
+    except BudgetSpentError as spent:
+        spec = str(asked.program or asked.algorithm)
+        line = userfile.line_of(spent, spec.rpartition(":")[0])
+        where = spec if line is None else f"{spec.rpartition(':')[0]}:{line}"
+        why = f"the budget of {asked.budget_s:g} s was spent in {where}, which does not return"
+        return _unknown(time.monotonic() - began, why)
+    return replace(result, seconds=time.monotonic() - began) if interruption.happened else result
+
+
 def _unknown(seconds: float, reason: str) -> Exploration:
     return Exploration(Verdict.UNKNOWN, 0, 0, seconds, reason=reason)
 
 
 def _told(calls: Calls) -> list[str]:
     """List the flags that ask for these calls."""
-    flags = {"total_bytes": "--minbytes", "number": "--calls", "dtype": "--datatype"}
-    given = ((flags.get(f.name, f"--{f.name.replace('_', '-')}"), getattr(calls, f.name)) for f in fields(calls))
+    given = ((flag, getattr(calls, name)) for name, flag in FLAGS.items())
     return [
         flag if value is True else f"{flag}={value}"
         for flag, value in given
