@@ -155,9 +155,10 @@ COMPLEX_PRODUCT(prod_c64, f32, float)
 COMPLEX_PRODUCT(prod_c128, f64, double)
 
 #define COUNT(t) (nbytes / (int64_t)sizeof(t))
-#define COMBINE(t)                                            \
+#define FOLD(t, MORE)                                         \
     do {                                                      \
         switch (redop) {                                      \
+            MORE(t)                                           \
         case PROD: prod_##t(dst, a, b, c, COUNT(t)); break;   \
         case MIN: min_##t(dst, a, b, c, COUNT(t)); break;     \
         case MAX: max_##t(dst, a, b, c, COUNT(t)); break;     \
@@ -166,19 +167,14 @@ COMPLEX_PRODUCT(prod_c128, f64, double)
         if (divisor != 1) divide_##t(dst, COUNT(t), divisor); \
     } while (0)
 
-#define COMBINE_INTEGERS(t)                                   \
-    do {                                                      \
-        switch (redop) {                                      \
-        case BAND: band_##t(dst, a, b, c, COUNT(t)); break;   \
-        case BOR: bor_##t(dst, a, b, c, COUNT(t)); break;     \
-        case BXOR: bxor_##t(dst, a, b, c, COUNT(t)); break;   \
-        case PROD: prod_##t(dst, a, b, c, COUNT(t)); break;   \
-        case MIN: min_##t(dst, a, b, c, COUNT(t)); break;     \
-        case MAX: max_##t(dst, a, b, c, COUNT(t)); break;     \
-        default: sum_##t(dst, a, b, c, COUNT(t)); break;      \
-        }                                                     \
-        if (divisor != 1) divide_##t(dst, COUNT(t), divisor); \
-    } while (0)
+#define NO_BITS(t)
+#define ALL_BITS(t)                                     \
+    case BAND: band_##t(dst, a, b, c, COUNT(t)); break; \
+    case BOR: bor_##t(dst, a, b, c, COUNT(t)); break;   \
+    case BXOR: bxor_##t(dst, a, b, c, COUNT(t)); break;
+
+#define COMBINE(t) FOLD(t, NO_BITS)
+#define COMBINE_INTEGERS(t) FOLD(t, ALL_BITS)
 
 #define COMBINE_COMPLEX(t, part)                                    \
     do {                                                            \
