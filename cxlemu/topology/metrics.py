@@ -83,12 +83,12 @@ def _mbytes(link: Link) -> int:
 
 
 def _reached(trunks: Capacities, start: str) -> dict[str, int]:
-    """How many links away from ``start`` each switch is, breadth first."""
+    """How many links that carry something away from ``start`` each switch is, breadth first."""
     depths, waiting = {start: 0}, deque([start])
     while waiting:
         here = waiting.popleft()
-        for there in trunks[here]:
-            if there not in depths:
+        for there, mbytes in trunks[here].items():
+            if mbytes and there not in depths:
                 depths[there] = depths[here] + 1
                 waiting.append(there)
     return depths
@@ -117,14 +117,7 @@ def _most(trunks: Capacities, senders: list[tuple[str, int]], receivers: list[tu
         left[sink].setdefault(switch, 0)
     flow = 0
     while True:
-        distance = {source: 0}
-        waiting = deque([source])
-        while waiting:
-            here = waiting.popleft()
-            for there, room in left[here].items():
-                if room and there not in distance:
-                    distance[there] = distance[here] + 1
-                    waiting.append(there)
+        distance = _reached(left, source)
         if sink not in distance:
             return flow
         ways = {name: iter(list(to)) for name, to in left.items()}  # each way on is tried once a phase
