@@ -248,11 +248,7 @@ class Simulation:
             self._send(its, DECODE, now_ns)
             self._go_on(one, now_ns)
 
-        def failed(now_ns: int) -> None:
-            one.leave(its)
-            self._again(its, now_ns)
-            self._go_on(one, now_ns)
-
+        failed = partial(self._undelivered, one, its)
         self.movement.add(BlockMove(one.ranks_of(its), self._prompt(its, home), True, sent, _nothing, failed), now_ns)
 
     def _receive(self, one: Instance, its: Served, now_ns: int) -> None:
@@ -267,11 +263,7 @@ class Simulation:
             one.answer(its)
             self._go_on(one, now_ns)
 
-        def failed(now_ns: int) -> None:
-            one.leave(its)
-            self._again(its, now_ns)
-            self._go_on(one, now_ns)
-
+        failed = partial(self._undelivered, one, its)
         self.movement.add(
             BlockMove(one.ranks_of(its), self._prompt(its, home), False, received, _nothing, failed), now_ns
         )
@@ -312,6 +304,11 @@ class Simulation:
             self.movement.end_early(move)
             if move.failed is not None:
                 move.failed(now_ns)
+
+    def _undelivered(self, one: Instance, its: Served, now_ns: int) -> None:
+        one.leave(its)
+        self._again(its, now_ns)
+        self._go_on(one, now_ns)
 
     def _again(self, its: Served, now_ns: int) -> None:
         """Let a request begin again, with its prompt; the time of its first token stays."""

@@ -60,10 +60,7 @@ class Persistent(Verbs, UnevenVerbs, Products, Unshared):
         variant: str | Recipe,
         async_op: bool,
     ) -> Operation:
-        if async_op:
-            raise ArgumentError(
-                f"persistent {collective}: async_op is for calls, not for operations, which start later"
-            )
+        _refuse_async(collective, async_op)
         operation = self._prepare(CallArguments(collective, x, out, op, root, variant))
         pin(x, out)
         return operation
@@ -72,11 +69,13 @@ class Persistent(Verbs, UnevenVerbs, Products, Unshared):
         return self._timed(self._calls(*asked), timeout_s)
 
     def _uneven(self, asked: UnevenArguments, async_op: bool) -> Operation:
-        if async_op:
-            raise ArgumentError(
-                f"persistent {asked.collective}: async_op is for calls, not for operations, which start later"
-            )
+        _refuse_async(asked.collective, async_op)
         return self._prepare_uneven(asked)
 
     def _product(self, kind: str, a: Matrix, b: Matrix, out: Matrix | None, style: str, **cut: Any) -> Operation:
         return self._prepare_product(kind, a, b, out, style, **cut)
+
+
+def _refuse_async(collective: str, async_op: bool) -> None:
+    if async_op:
+        raise ArgumentError(f"persistent {collective}: async_op is for calls, not for operations, which start later")
