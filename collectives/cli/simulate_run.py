@@ -41,7 +41,7 @@ TRACED_INSTRUCTIONS_MAX = 300_000
 LINE_MAX_BYTES = 64 << 10  # larger blocks take thousands of doorbells: of "every" variant, this one is left out
 
 
-class Setting(NamedTuple):
+class SimulateSetting(NamedTuple):
     """What is simulated: calls on a fabric of which parts may fail, and the same calls on other fabrics."""
 
     what: Target
@@ -84,7 +84,7 @@ def run(ctx: click.Context, asked: SimulateFlags) -> None:
     interruption.exit(ctx, code, f"{counted(len(cases) - len(rows.rows), 'case')} not finished")
 
 
-def _setting(asked: SimulateFlags, what: Target) -> Setting:
+def _setting(asked: SimulateFlags, what: Target) -> SimulateSetting:
     topology = Topology.load(asked.config)
     # there, calls run in the pool, in the variant that is best, and nothing fails
     alike = asked.variant == AUTO and (what.source, asked.space, asked.split) == (None,) * 3 and not asked.fails
@@ -103,10 +103,10 @@ def _setting(asked: SimulateFlags, what: Target) -> Setting:
         topology.host_count * topology.hosts.ranks_per_host
     )
     check_called(what, ranks)
-    return Setting(what, topology, others, failures, ranks)
+    return SimulateSetting(what, topology, others, failures, ranks)
 
 
-def _cases(asked: SimulateFlags, setting: Setting) -> tuple[list[Case], list[str]]:
+def _cases(asked: SimulateFlags, setting: SimulateSetting) -> tuple[list[Case], list[str]]:
     """Return the calls of all rows, and sentences that say which are left out."""
     what, topology, ranks = setting.what, setting.topology, setting.ranks
     minbytes, maxbytes, stepfactor = asked.minbytes, asked.maxbytes, asked.stepfactor
@@ -147,7 +147,7 @@ def _cases(asked: SimulateFlags, setting: Setting) -> tuple[list[Case], list[str
 class SimulatedRows:
     """Simulates and prints rows one by one, and keeps what files and the last lines say of them."""
 
-    def __init__(self, asked: SimulateFlags, setting: Setting, out: Console) -> None:
+    def __init__(self, asked: SimulateFlags, setting: SimulateSetting, out: Console) -> None:
         self._asked, self._setting, self._out = asked, setting, out
         self._table = RowTable(out, verbose=asked.verbose, check=asked.check)
         self.rows: list[Simulated] = []
@@ -253,7 +253,7 @@ def _in_lines(case: Case) -> bool:
     return catalog.recipe(case.call.collective, case.call.algorithm).spec.in_lines
 
 
-def _notes(asked: SimulateFlags, setting: Setting) -> list[str]:
+def _notes(asked: SimulateFlags, setting: SimulateSetting) -> list[str]:
     ranks, others = setting.ranks, setting.others
     notes = _notes_of(setting.topology, ranks, flat=asked.variant == AUTO) if asked.space is None else []
     notes += [note for other in others for note in _notes_of(other, ranks)]
@@ -277,7 +277,7 @@ def _fixed(what: Target) -> dict[str, object]:
     return said | {"root": call.root, "stepfactor": NEVER, "stepbytes": NEVER, "split": NEVER}
 
 
-def _header(asked: SimulateFlags, setting: Setting) -> list[str]:
+def _header(asked: SimulateFlags, setting: SimulateSetting) -> list[str]:
     topology, ranks = setting.topology, setting.ranks
     standing = kinds_of(topology.provenance) or "none states its origin (optional: source, fitted or assumed)"
     how = "each on real bytes, too, and compared bit by bit" if asked.check else "no data"

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cxlemu.capacity.lease import lease_for
@@ -148,9 +149,11 @@ def entered(
     clock: Clock = SYSTEM_CLOCK,
 ) -> Iterator[RankContext]:
     """Meet the other ranks, and yield the rank's context; tell them at the end that this rank left, or failed."""
-
-    host = world.hosts[rank]
-    memory = world.memory.open(pool.cards, host_cache=cache, host=host, rank=rank)
+    backend, host = world.memory.backend, world.hosts[rank]
+    opened = partial(world.memory.open, pool.cards, host_cache=cache, host=host)
+    bootstrap = partial(backend.bootstrap, world.memory, pool.cards, host_cache=cache, host=host, rank=rank)
+    ranks_there = itertools.count(rank + world.ranks, world.ranks)  # each has random numbers of its own
+    memory = opened(rank=rank)
     with tenancy_in(pool, rank, memory) as tenancy:
 
         def check_all() -> None:
@@ -161,16 +164,6 @@ def entered(
         def wait(attempt: int) -> None:
             check_all()
             pause(attempt)
-
-        backend = world.memory.backend
-
-        def bootstrap() -> HostMemory:
-            return backend.bootstrap(world.memory, pool.cards, host_cache=cache, host=host, rank=rank)
-
-        ranks_there = itertools.count(rank + world.ranks, world.ranks)  # each has random numbers of its own
-
-        def another_memory() -> HostMemory:
-            return world.memory.open(pool.cards, host_cache=cache, host=host, rank=next(ranks_there))
 
         session = Session.open(
             bootstrap(),
@@ -191,10 +184,7 @@ def entered(
         rooms, life = Rooms(ledger, world.ranks, session.id, identity), Liveness(ledger, identity)
         try:
             if clock is SYSTEM_CLOCK:  # in time of its own, a world has no threads beside its ranks
-                with suppress(ArgumentError):  # a memory that C cannot reach has no pulse
-                    push = CoherenceStep.PUSH not in backend.elides
-                    beats, reader = (backend.native_memory(bootstrap()) for _ in range(2))
-                    life.beat(pool.cards[0], beats, push=push, reader=reader)
+                _beat(life, pool, backend, bootstrap)
                 session.life = life
             context = RankContext(
                 rank=rank,
@@ -202,7 +192,7 @@ def entered(
                 host=host,
                 hosts=world.hosts,
                 pool=pool,
-                backend=world.memory.backend,
+                backend=backend,
                 memory=memory,
                 session=session,
                 pacer=world.pacer(pool, rank),
@@ -215,7 +205,7 @@ def entered(
                 check=check_all,
                 tenancy=tenancy,
                 world=world,
-                another_memory=another_memory,
+                another_memory=lambda: opened(rank=next(ranks_there)),
             )
             try:
                 yield context
@@ -229,3 +219,10 @@ def entered(
         finally:
             life.close()
         session.leave()
+
+
+def _beat(life: Liveness, pool: Pool, backend: Backend, bootstrap: Callable[[], HostMemory]) -> None:
+    """Let the rank's pulse beat, unless C cannot reach its memory."""
+    with suppress(ArgumentError):
+        beats, reader = (backend.native_memory(bootstrap()) for _ in range(2))
+        life.beat(pool.cards[0], beats, push=CoherenceStep.PUSH not in backend.elides, reader=reader)
