@@ -65,27 +65,32 @@ static void note_change(const program_step *s, int64_t line, int images) {
     crash_now->changed[host].any = true, crash_now->changed[host].images += (uint8_t)images;
 }
 
-static void add_bytes(crash_line *its, const program_step *s, const uint8_t bytes[PROGRAM_LINE]) {
-    if (its->count && memcmp(bytes, its->stores[its->count - 1].bytes, PROGRAM_LINE) == 0) return;
+enum { WORD = 8 };
+#define WHOLE UINT64_MAX
+
+static void add_bytes(crash_line *its, const program_step *s, const uint8_t bytes[PROGRAM_LINE], uint64_t mask) {
+    if (mask == WHOLE && its->count && memcmp(bytes, its->stores[its->count - 1].bytes, PROGRAM_LINE) == 0) return;
     if (its->count == CRASH_STORES) {
         crash_now->left_out++;
         forget_stores(its, 1);
     }
     crash_store *store = &its->stores[its->count++];
     memcpy(store->bytes, bytes, PROGRAM_LINE);
-    store->number = s->number, store->site = s->site;
+    store->number = s->number, store->mask = mask, store->site = s->site;
 }
 
 /* What a line may hold in the middle of a larger store: its first words, or its last ones, as copies go up or down. */
-static void add_parts(crash_line *its, const program_step *s, const uint8_t *before, const uint8_t *bytes) {
-    enum { WORD = 8 };
+static void add_parts(crash_line *its, const program_step *s, const uint8_t *before, const uint8_t *bytes,
+                      uint64_t mask) {
     uint8_t part[PROGRAM_LINE];
     for (int up = 0; up < 2; up++)
         for (int at = WORD; at < PROGRAM_LINE; at += WORD) {
             const int stored = up ? at : PROGRAM_LINE - at;
             memcpy(part, up ? bytes : before, (size_t)stored);
             memcpy(part + stored, (up ? before : bytes) + stored, (size_t)(PROGRAM_LINE - stored));
-            if (memcmp(part, before, PROGRAM_LINE) && memcmp(part, bytes, PROGRAM_LINE)) add_bytes(its, s, part);
+            const uint64_t first = (UINT64_C(1) << stored) - 1, arrived = up ? first : ~first;
+            if (memcmp(part, before, PROGRAM_LINE) && memcmp(part, bytes, PROGRAM_LINE))
+                add_bytes(its, s, part, mask == WHOLE ? mask : mask & arrived);
         }
 }
 
@@ -94,15 +99,16 @@ static void add_store(const program_step *s, int64_t line, const uint8_t *past_t
     uint8_t before[PROGRAM_LINE], bytes[PROGRAM_LINE];
     memcpy(before, its ? its->stores[its->count - 1].bytes : pool_bytes(s->pool, line), PROGRAM_LINE);
     memcpy(bytes, past_the_cache ? before : image_of(s->host, s->pool)->cache.data + line * PROGRAM_LINE, PROGRAM_LINE);
+    uint64_t mask = past_the_cache ? 0 : WHOLE;
     for (int64_t k = 0; past_the_cache && k < s->nbytes; k++) {
         const int64_t at = s->offset + k - line * PROGRAM_LINE;
-        if (at >= 0 && at < PROGRAM_LINE) bytes[at] = past_the_cache[k];
+        if (at >= 0 && at < PROGRAM_LINE) bytes[at] = past_the_cache[k], mask |= UINT64_C(1) << at;
     }
-    if (memcmp(bytes, before, PROGRAM_LINE) == 0) return;
+    if (!past_the_cache && memcmp(bytes, before, PROGRAM_LINE) == 0) return; /* keep_unchanged, if it ever matters */
     if (!its && !(its = new_line(s->host, s->pool, line))) return;
     const int known = its->count;
-    if (store_tears(s->offset, s->nbytes)) add_parts(its, s, before, bytes);
-    add_bytes(its, s, bytes);
+    if (store_tears(s->offset, s->nbytes)) add_parts(its, s, before, bytes, mask);
+    add_bytes(its, s, bytes, mask);
     note_change(s, line, its->count - known);
 }
 
@@ -116,8 +122,24 @@ void crash_arrives(int pool, int64_t line) {
     crash_now->pools ^= of_bytes(of_place(pool, line), pool_bytes(pool, line));
 }
 
+/* Bytes of another host arrive on a line to which this one has stored what was there already: its own may arrive behind them. */
+static void keep_unchanged(int host, const program_move *m) {
+    const host_image *image = image_of(host, m->pool);
+    const uint8_t *dirty = image->cache.data + m->line * PROGRAM_LINE;
+    const bool is_dirty = image->cache.state[m->line] & DIRTY, is_posted = image->cache.pending[m->line];
+    const program_step last = {.number = m->number};
+    crash_line *its = line_of(host, m->pool, m->line);
+    if (!its && (is_dirty || is_posted) && (its = new_line(host, m->pool, m->line)) && is_posted) {
+        add_bytes(its, &last, image->cache.posted + m->line * PROGRAM_LINE, WHOLE);
+        its->posted = its->count;
+    }
+    if (its && is_dirty && its->count == its->posted) add_bytes(its, &last, dirty, WHOLE);
+}
+
 /* Another host fetches a line, or stores to it, before the stores of this one arrive: a crash may come after that as well. */
 static void note_meeting(const program_move *m) {
+    for (int host = 0; m->kind != MOVE_FETCH && crash_now->host < 0 && host < here.area->options.hosts; host++)
+        if (host != m->host) keep_unchanged(host, m);
     for (int k = 0; k < crash_now->line_count; k++) {
         const crash_line *its = &crash_now->lines[k];
         if (its->line == m->line && its->pool == m->pool && its->host != m->host)
@@ -175,7 +197,7 @@ static uint64_t what_it_leaves(int host) {
         const crash_line *its = &crash_now->lines[k];
         if (its->host != host) continue;
         uint64_t hash = mixed(of_place(its->pool, its->line), (uint64_t)its->count);
-        for (int n = 0; n < its->count; n++) hash = of_bytes(hash, its->stores[n].bytes);
+        for (int n = 0; n < its->count; n++) hash = of_bytes(hash ^ its->stores[n].mask, its->stores[n].bytes);
         all ^= hash;
     }
     return all;
@@ -253,7 +275,10 @@ const crash_store *crash_decide(mover by, int pool, int64_t line) {
             .number = its->number,
             .torn = lost && arrived && its->stores[arrived - 1].number == its->stores[arrived].number,
         };
-    if (arrived) last = its->stores[arrived - 1];
+    if (arrived) last = its->stores[arrived - 1], memcpy(last.bytes, pool_bytes(pool, line), PROGRAM_LINE);
+    for (const crash_store *store = its->stores; store < its->stores + arrived; store++)
+        for (int k = 0; k < PROGRAM_LINE; k++)
+            if (store->mask >> k & 1) last.bytes[k] = store->bytes[k];
     forget_line(its);
     return arrived ? &last : NULL;
 }

@@ -13,7 +13,7 @@ enum { CRASH_LINES = 4096, CRASH_STORES = 64, CRASH_POINTS = 1 << 16, CRASH_ARRI
 /* A store to a line, and the line's bytes after it or after a part of it. */
 typedef struct {
     uint8_t bytes[PROGRAM_LINE];
-    uint64_t number;
+    uint64_t number, mask; /* mask: which bytes of the line arrive with it; past the cache, those that it stores */
     program_site site;
 } crash_store;
 
