@@ -83,6 +83,11 @@ def test_what_is_dirty_where_a_store_past_the_cache_comes_arrives_before_it(litm
     assert outcomes(litmus, "s:0:1 n:0:3 x : l:0", evictions=0) == {"0", "1", "3"}
 
 
+def test_words_of_a_torn_copy_are_seen_behind_later_steps_on_other_lines(litmus: Path) -> None:
+    words = "o:0:1 g:64:1 f:0 x : i:64 l:64 i:0 l:0 l:8"
+    assert outcomes(litmus, words, evictions=1) == {f"{k:03b}" for k in range(8)}
+
+
 # --- the reduction ---------------------------------------------------------------------------------------------------
 
 

@@ -79,6 +79,11 @@ class RunEvent:
         """Whether a line leaves a cache by chance, before a store or in its middle."""
         return not isinstance(self.actor, int) and self.actor[0] in EVICTIONS and not self.owed
 
+    @property
+    def tears(self) -> bool:
+        """Whether a line leaves a cache in the middle of a store."""
+        return not isinstance(self.actor, int) and self.actor[0] in TEARS
+
     def breaks(self, lines: Iterable[Line]) -> bool:
         """Say whether it damages any of these lines."""
         if isinstance(self.actor, int) or self.actor[0] not in (POISON, LOSE):
@@ -104,6 +109,8 @@ class RunEvent:
             return True  # behind the last end there is no place for a crash
         if self.host != event.host:
             return False
+        if (self.tears and isinstance(event.actor, int)) or (event.tears and isinstance(self.actor, int)):
+            return True  # it comes before its thread's next step
         if self.crashes or event.crashes:  # moves of a restarted host have the same names as before
             return (self.leaves and event.leaves) or not (isinstance(self.actor, int) or isinstance(event.actor, int))
         if isinstance(self.actor, int) and isinstance(event.actor, int):
@@ -156,6 +163,7 @@ class EventOrder:
         self._waits: dict[int, frozenset[Line]] = {}
         self._wakers: dict[int, int] = {}  # the event that was the first of what they waited for
         self._crashed: dict[int, int] = {}  # by host: its crash
+        self._torn: dict[int, int] = {}  # by host: the last line that left its cache in the middle of a store
         self._damages: list[int] = []
 
     def waits(self, thread: int, lines: frozenset[Line], since: int) -> None:
@@ -179,6 +187,8 @@ class EventOrder:
             self._crashed[host] = offset
         elif event.damages:
             self._damages.append(offset)
+        elif event.tears:
+            self._torn[host] = offset
         for line in arrived:
             self._fetched.pop(line, None)
             self._arrived[line] = offset
@@ -211,6 +221,8 @@ class EventOrder:
         if host in self._crashed:
             firm.add(self._crashed[host])
         thread = isinstance(actor, int)
+        if thread and host in self._torn:
+            firm.add(self._torn[host])
         if not isinstance(actor, int) and actor[0] in (CRASH, POISON, LOSE):
             earlier = [(k, its) for k, its in enumerate(events) if its is not event]
             if event.crashes:

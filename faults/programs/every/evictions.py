@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import NamedTuple
 
 from faults.programs.every.events import EVICT, LAND, NO_LINES, Actor, Line, Look, RunEvent, Trace
@@ -67,7 +67,7 @@ def noticed(
                         if offset <= flush:
                             yield Chance(offset, (EVICT, host, *line))
                     for tear in TEARS if line in event.torn else ():
-                        yield Chance(k + 1, (tear, host, *line))
+                        yield Chance(_next_step(events, k), (tear, host, *line))
         if event.fetched:
             leaving -= {(host, line) for line in event.fetched}
         for line in event.old | (event.cached - event.stored) if steps else ():
@@ -119,7 +119,7 @@ def examined(trace: Trace, until: int) -> Iterator[Chance]:
             if waits or line not in events[at].flushed or any(e.arrived & together for e in events[k + 1 : at]):
                 yield Chance(at, evict)
             for tear in TEARS if together and line in event.torn else ():
-                yield Chance(k + 1, (tear, event.host, *line))
+                yield Chance(_next_step(events, k), (tear, event.host, *line))
         for line in event.posted:
             land = landing.pop((event.host, line), 0)
             if land and not events[land].number and len(events[land].arrived) > 1:  # behind the end; an invariant
@@ -127,3 +127,8 @@ def examined(trace: Trace, until: int) -> Iterator[Chance]:
         for lines in (event.cached, event.posted):
             for line in lines:
                 following[event.host, line] = k
+
+
+def _next_step(events: Sequence[RunEvent], k: int) -> int:
+    """Number the next step of an event's thread: what sleeps there wakes behind a torn store, which races move to the front."""
+    return next((n for n in range(k + 1, len(events)) if events[n].actor == events[k].actor), len(events))
