@@ -70,6 +70,7 @@ LEFT = {
     # It may be written back behind what another host has stored since.
     "a store of what is there": ("s:0:0 g:64:1 : i:64 l:64 g:0:3 :: i:0 l:0", {"0 0", "0 3", "1 0", "1 3"}),
     "past the cache, other words stay": ("n:0:1 : n:8:2 x :: i:0 l:0 l:8", {" 02", " 12"}),
+    "a line that the last stage had before": ("s:0:1 : l:0 :: l:0", {"0 0", "0 1", "1 0", "1 1"}),
 }
 
 

@@ -78,6 +78,12 @@ class CrashSearch(EverySearch[RunResult]):
         """Count the places at which something is still to be tried."""
         return super().open_places() + any(lost < stores for lost, stores in self._lost.values())
 
+    def _possible(self, trace: Trace, offset: int) -> list[Actor]:
+        """Add the crash: behind a fetch it shows something else, though all steps that could come there sleep."""
+        steps = [event.stage < self._last for event in trace.events[offset:] if isinstance(event.actor, int)]
+        crash = [self._crash] if any(steps) and not any(event.crashes for event in trace.events[:offset]) else []
+        return [*super()._possible(trace, offset), *crash]
+
     def _try_unasked(self, trace: Trace) -> None:
         """Try the crash behind all that comes before the last stage; without a reduction everywhere there."""
         super()._try_unasked(trace)

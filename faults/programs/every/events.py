@@ -223,6 +223,8 @@ class EventOrder:
         thread = isinstance(actor, int)
         if thread and host in self._torn:
             firm.add(self._torn[host])
+        if event.ends:
+            firm.update(self._crashed.values())
         if not isinstance(actor, int) and actor[0] in (CRASH, POISON, LOSE):
             earlier = [(k, its) for k, its in enumerate(events) if its is not event]
             if event.crashes:

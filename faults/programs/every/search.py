@@ -288,6 +288,8 @@ class EverySearch(Generic[Ran]):
                 continue
             if self._bound is None:
                 known = (place.asleep | place.done).items()
+                if events[first].crashes:  # behind the last end there is no place for one
+                    known = [its for its in known if not (its[1] and its[1].ends)]
                 if not any(_may_come_first(actor, step, later) is not None for actor, step in known):
                     _insert(place.todo, {initials[0]: later[initials[0]]} | later)
                 continue
