@@ -101,6 +101,8 @@ def stages(setting: ExecSetting, choice: RunChoice, servers: ForkServers | None)
         result.turns = area.turns()
         if setting.every:
             result.record = area.record()
+            if status.past_left_out:
+                result.undecided.append("more stores past the caches were under way at once than can be followed")
         if choice.losses is not None:
             result.crashes = area.crashes()
         left_out = result.ending is RunEnding.REPEATS  # the rest, which might excuse what was found

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 MOVE_TURNS = 1 << 16  # as in native/moves.h
 CRASH, POISON, LOSE = 3, 4, 5
+PAST = 6  # a store past the cache arrives
 # A line leaves its cache in the middle of a store: of the words that the store changes, the first one was there, the
 # last one, all but the last, or all but the first.
 TEARS = (17, 25, 23, 31)

@@ -88,6 +88,47 @@ def test_words_of_a_torn_copy_are_seen_behind_later_steps_on_other_lines(litmus:
     assert outcomes(litmus, words, evictions=1) == {f"{k:03b}" for k in range(8)}
 
 
+def test_what_is_stored_past_the_cache_arrives_line_by_line_at_any_time_before_its_fence(litmus: Path) -> None:
+    words = "n:0:1 n:64:1 x : i:64 l:64 i:0 l:0"
+    assert outcomes(litmus, words, evictions=0) == {"00", "01", "10", "11"}
+    assert outcomes(litmus, "n:0:1 s:0:2 f:0 x : l:0 i:0 l:0", evictions=0) == {"00", "01", "02", "11", "12", "22"}
+
+
+@pytest.mark.deep
+def test_it_arrives_at_some_time_though_nobody_fences(litmus: Path) -> None:
+    found, _ = verdicts(setting(litmus, "n:0:1 w:64:1 : w:0:1 g:64:1"))
+    assert {ending for _, ending, _ in found} == {RunEnding.ENDED}
+
+
+PAST = """#include <fcntl.h>
+#include <immintrin.h>
+#include <sys/mman.h>
+
+int main(int count, char **given) {
+    long long *pool = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, open(given[1], O_RDWR), 0);
+    if (count > 2) {
+        _mm_stream_si64(pool, 1), _mm_stream_si64(pool + 8, 1);
+        _mm_sfence();
+        return 0;
+    }
+    const int flag = *(volatile long long *)(pool + 8) == 1;
+    _mm_clflush(pool), _mm_mfence();
+    return flag && *(volatile long long *)pool == 0;
+}
+"""
+
+
+def test_a_store_past_the_cache_that_arrives_late_is_repeated_by_its_token(tmp_path: Path) -> None:
+    (tmp_path / "past.c").write_text(PAST)
+    program = build(tmp_path / "past.c")
+    words = ["--no-check", "--", *f"{program} /dev/shm/past stores : {program} /dev/shm/past".split()]
+    flags = ["exec", "--pool", "/dev/shm/past=2M", "--json", "-"]
+    found = CliRunner().invoke(main, [*flags, "--every", *words])
+    assert found.exit_code == 1, found.output
+    again = CliRunner().invoke(main, [*flags, "--replay", json.loads(found.stdout)["token"], *words])
+    assert again.exit_code == 1 and "another trace" not in again.output, again.output
+
+
 # --- the reduction ---------------------------------------------------------------------------------------------------
 
 
@@ -689,7 +730,7 @@ def test_every_field_of_an_event_is_saved_but_those_of_its_run() -> None:
         {"waits_for": (1, 2), "stage": 3, "steps": 4, "number": 5, "before": 6, "races": [7]}
         | {"look": (1, 8, (0, 5)), "replaced": frozenset({((0, 5), 9)}), "apart": 10},
     )
-    touched = ("fetched", "arrived", "cached", "posted", "stored", "torn", "flushed", "linger", "old")
+    touched = ("fetched", "arrived", "cached", "posted", "stored", "torn", "flushed", "dropped", "linger", "old")
     lines = dict.fromkeys(touched, line)
     flags = dict.fromkeys(("stores", "leaves", "ends", "owed"), True)
     event = RunEvent((1, 2, 0, 5), 2, **lines, **flags, **more)  # type: ignore[arg-type]

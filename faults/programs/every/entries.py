@@ -34,6 +34,11 @@ class Entry(NamedTuple):
         return [(self.pool, self.line)] if self.more == 1 else [(self.pool, self.line + k) for k in range(self.more)]
 
 
+def holds_nt(record: tuple[int, bytes]) -> bool:
+    """Say whether a run stored past the cache."""
+    return NT_STORE in record[1][KIND_AT :: ENTRY.size]
+
+
 def look_of(thread: int, entries: Iterable[Entry]) -> tuple[Look, int] | None:
     """Name the only look of a thread in some steps that change nothing else, and what it saw."""
     its = [entry for entry in entries if entry.kind < MOVE and entry.thread == thread]

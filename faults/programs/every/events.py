@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from faults.programs.turns import CRASH, LOSE, POISON, TEARS
+from faults.programs.turns import CRASH, LOSE, PAST, POISON, TEARS
 
 EVICT, FETCH, LAND = range(3)  # enum action of cxlemu/native/adversary.h
 EVICTIONS = frozenset((EVICT, *TEARS))
 
 Line = tuple[int, int]  # a pool and its line
-# EVICT, FETCH, LAND or one of TEARS; host, pool, line. Or CRASH, host, 0, 0; POISON, 0, pool, line; LOSE, 0, pool, 0.
+# EVICT, FETCH, LAND, PAST or one of TEARS; host, pool, line. Or CRASH, host, 0, 0; POISON, 0, pool, line; or
+# LOSE, 0, pool, 0.
 Move = tuple[int, int, int, int]
 Actor = int | Move  # who makes an event: a thread, or the cache of a host with one of its lines
 NO_LINES: frozenset[Line] = frozenset()
@@ -43,6 +44,7 @@ class RunEvent:
     stored: frozenset[Line] = NO_LINES  # made dirty
     torn: frozenset[Line] = NO_LINES  # of these, those of which some words could arrive before others
     flushed: frozenset[Line] = NO_LINES  # to leave its cache
+    dropped: frozenset[Line] = NO_LINES  # as what was stored past the cache arrives
     linger: frozenset[Line] = NO_LINES  # by a clflushopt, and where its host has gone round in no cycle
     old: frozenset[Line] = NO_LINES  # loaded or stored to though they were flushed: they might have left before
     stage: int = 0
@@ -72,7 +74,7 @@ class RunEvent:
     @property
     def by_chance(self) -> bool:
         """Whether it need not happen, as a crash, damage or an eviction that nobody waits for."""
-        return not isinstance(self.actor, int) and self.actor[0] != FETCH and self.actor[0] != LAND and not self.owed
+        return not isinstance(self.actor, int) and self.actor[0] not in (FETCH, LAND, PAST) and not self.owed
 
     @property
     def evicts(self) -> bool:
@@ -250,7 +252,8 @@ class EventOrder:
             for line in lines:
                 last = latest.get((host, line))
                 if last is not None and (other := events[last]).actor != actor:  # else it comes before the actor's last
-                    (loose if self._loosely(actor, other, line) else firm).add(last)
+                    loosely = self._loosely(actor, other, line, cached=latest is self._cached)
+                    (loose if loosely else firm).add(last)
         direct, beside_it = needs, needs
         for k in firm | loose:
             beside_it |= events[k].before
@@ -263,12 +266,15 @@ class EventOrder:
         event.races = [k for k in loose - firm if not beside_it >> k & 1]
 
     @staticmethod
-    def _loosely(one: Actor, before: RunEvent, line: Line) -> bool:
+    def _loosely(one: Actor, before: RunEvent, line: Line, *, cached: bool) -> bool:
         """Say whether an event and one before it that touches the same line of its cache could come in either order.
 
         A flush leaves a line there up to its fence: fetched before, the line may still be old behind the flush.
+        What is stored past the cache arrives behind that step alone, which notes the line among what is posted.
         """
         other = before.actor
+        if any(not isinstance(actor, int) and actor[0] == PAST for actor in (one, other)):
+            return cached and line not in before.dropped
         if isinstance(one, int):
             return isinstance(other, int) or other[0] == EVICT
         return isinstance(other, int) and (one[0] == EVICT or (one[0] == FETCH and line in before.linger))

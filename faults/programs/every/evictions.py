@@ -130,5 +130,5 @@ def examined(trace: Trace, until: int) -> Iterator[Chance]:
 
 
 def _next_step(events: Sequence[RunEvent], k: int) -> int:
-    """Number the next step of an event's thread: what sleeps there wakes behind a torn store, which races move to the front."""
+    """Number the next step of an event's thread: all that sleeps there wakes behind a torn store, which races move."""
     return next((n for n in range(k + 1, len(events)) if events[n].actor == events[k].actor), len(events))

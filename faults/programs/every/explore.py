@@ -17,8 +17,9 @@ from faults.programs.damage import WHATS
 from faults.programs.every.ahead import RunsAhead
 from faults.programs.every.crashes import CrashSearch
 from faults.programs.every.damage import DamageSearch
+from faults.programs.every.entries import holds_nt
 from faults.programs.every.events import Trace
-from faults.programs.every.record import RecordReader, holds_nt
+from faults.programs.every.record import RecordReader
 from faults.programs.every.saved import COUNTS, is_saved, restored, saved
 from faults.programs.every.search import EverySearch, Turns
 from faults.programs.judge import matches_more, suppress

@@ -22,7 +22,7 @@ from faults.programs.every.events import (
     copied,
 )
 from faults.programs.every.evictions import LOOKED_AT
-from faults.programs.turns import CRASH, LOSE, MOVE_TURNS, POISON, TEARS, crash_in, moves_in
+from faults.programs.turns import CRASH, LOSE, MOVE_TURNS, PAST, POISON, TEARS, crash_in, moves_in
 
 _LOAD, _STORE, _RMW, _NT_STORE, _FLUSH, _FENCE, _, _YIELD = STEPS
 _STORES = (_STORE, _RMW, _NT_STORE)
@@ -91,14 +91,9 @@ def read(
     return RecordReader(coherent).read(record, turns, sure, invariants)
 
 
-def holds_nt(record: tuple[int, bytes]) -> bool:
-    """Say whether a run stored past the cache."""
-    return _NT_STORE in record[1][KIND_AT :: ENTRY.size]
-
-
 # What a reader knows of the run up to some step. Everything else of it is known before.
 _STATE = (
-    *("_flushed", "_lingering", "_leaving", "_pending", "_in_rounds", "_gone", "_left", "_ahead"),
+    *("_flushed", "_lingering", "_past", "_leaving", "_pending", "_in_rounds", "_gone", "_left", "_ahead"),
     *("_dead", "_alive", "_waits", "_ordinals", "_makers"),
     *("_now", "_order", "_enabled", "_rounds", "_vain", "_stay", "_repeats"),
 )
@@ -139,6 +134,7 @@ class _Reader:
         }
         self._flushed: dict[int, set[Line]] = {}  # by thread, since its last fence
         self._lingering: dict[int, set[Line]] = {}  # since its last full fence
+        self._past: dict[int, set[Line]] = {}  # by thread, stored to past the cache since its last fence
         # Hosts and lines that leave since an event, their flush; until they are fetched again or stored to.
         self._leaving: dict[tuple[int, int, int], int] = {}
         self._pending: set[tuple[int, int, int]] = set()  # hosts and lines
@@ -189,9 +185,7 @@ class _Reader:
         """Take over the last state of another run up to which both are the same; returns the step that comes next."""
         if (self._hosts, self._crashes, self._invariants) != (last._hosts, last._crashes, last._invariants):
             return 0
-        others = (
-            entry.number for its in (self, last) for entry in its._entries[self._as_last :]
-        )  # or of earlier steps
+        others = (its.number for each in (self, last) for its in each._entries[self._as_last :])  # or of earlier steps
         number = min((alike(self._owners, last._owners), *others, *self._in_cycle ^ last._in_cycle))
         self._marks = [mark for mark in last._marks if mark[0] <= number]
         begins, state = self._marks[-1]
@@ -312,15 +306,17 @@ class _Reader:
             torn.stores = torn.leaves = True
             yield torn
             return
-        for entry in moves:
-            if entry.cause == _BY_NATURE or not isinstance(owner, int):
-                for move in self._move(entry, number):
-                    move.owed, chosen = self._leaves(move), not isinstance(owner, int)
-                    move.stores &= not (move.owed and chosen)
-                    move.owed |= not chosen
-                    if entry.kind == _MOVE_FETCH:
-                        self._ahead[entry.host, entry.pool, entry.line] = len(self._events)
-                    yield move
+        kinds = {entry.kind for entry in entries}
+        last = (_MOVE_LAND, _MOVE_NT) if kinds & {_THREAD_END, _PROCESS_END} else ()  # of a thread that ends
+        by_nature = [its for its in moves if its.cause == _BY_NATURE and not (its.thread == owner and its.kind in last)]
+        for entry in by_nature if isinstance(owner, int) else moves:
+            for move in self._move(entry, number):
+                move.owed, chosen = self._leaves(move), not isinstance(owner, int)
+                move.stores &= not (move.owed and chosen)
+                move.owed |= not chosen
+                if entry.kind == _MOVE_FETCH:
+                    self._ahead[entry.host, entry.pool, entry.line] = len(self._events)
+                yield move
         if not isinstance(owner, int):
             return
         if number in self._in_cycle:
@@ -336,17 +332,19 @@ class _Reader:
         event = RunEvent(owner, self._hosts.get(owner, 0), number=number)
         posted: set[Line] = set()
         arrived: set[Line] = set()
-        again: set[Line] = set()  # fetched behind a store past the cache that this step has waited for, or in vain
+        again: set[Line] = set()  # fetched behind a store past the cache that this load lets arrive early, or in vain
+        early = _LOAD in kinds and _FENCE not in kinds
+        ahead = (_MOVE_FETCH, _MOVE_FETCH_POSTED, *(() if early else (_MOVE_NT,)))
         for entry in moves:
             line = (entry.pool, entry.line)
-            if entry.cause == _BY_NATURE and entry.kind != _MOVE_NT:  # a process lets its last ones go when it ends
+            if entry in by_nature:
                 continue
             if entry.kind == _MOVE_POST:
                 posted.add(line)
             elif (entry.kind == _MOVE_FETCH and line in arrived) or entry.kind == _MOVE_FAILED:
                 again.add(line)
                 self._leaving.pop((entry.host, *line), None)
-            elif entry.kind in (_MOVE_FETCH, _MOVE_FETCH_POSTED) or (entry.kind == _MOVE_LAND and line not in posted):
+            elif entry.kind in ahead or (entry.kind == _MOVE_LAND and line not in posted):
                 for move in self._move(entry, number):
                     move.waits_for = (owner, ordinal)
                     if entry.kind == _MOVE_FETCH and (look := self._look(owner, entry.host, entries)):
@@ -374,33 +372,26 @@ class _Reader:
     def _move(self, entry: Entry, number: int) -> Iterator[RunEvent]:
         lines = frozenset({(entry.pool, entry.line)})
         offset = (entry.host, entry.pool, entry.line)
-        whole = [(what, *offset) for what in (EVICT, LAND)]  # moves of which it may be a part
+        whole = [(what, *offset) for what in (EVICT, LAND, PAST)]  # moves of which it may be a part
+        replaced = frozenset({((entry.pool, entry.line), entry.bytes)})
         if entry.kind in (_MOVE_FETCH, _MOVE_FETCH_POSTED):
             posted = lines if entry.kind == _MOVE_FETCH_POSTED else NO_LINES
             self._in_rounds.discard(offset)
             self._leaving.pop(offset, None)
             yield RunEvent((FETCH, *offset), entry.host, fetched=lines, cached=lines, posted=posted, number=number)
         elif entry.kind in (_MOVE_LAND, _MOVE_LOST):
-            yield RunEvent(
-                (LAND, *offset),
-                entry.host,
-                arrived=lines,
-                posted=lines,
-                number=number,
-                stores=True,
-                replaced=frozenset({((entry.pool, entry.line), entry.bytes)}),
-            )
+            landed = RunEvent((LAND, *offset), entry.host, arrived=lines, posted=lines, number=number, stores=True)
+            landed.replaced = replaced
+            yield landed
+        elif entry.kind == _MOVE_NT:
+            drops = lines if entry._replace(kind=_MOVE_DROP) in self._of[number] else NO_LINES
+            past = RunEvent((PAST, *offset), entry.host, arrived=lines, cached=lines, posted=lines, number=number)
+            past.stores, past.dropped = True, drops
+            yield past
         elif entry.kind == _MOVE_WRITE_BACK:
-            yield RunEvent(
-                (EVICT, *offset),
-                entry.host,
-                arrived=lines,
-                cached=lines,
-                posted=lines,
-                number=number,
-                stores=True,
-                replaced=frozenset({((entry.pool, entry.line), entry.bytes)}),
-            )
+            left = RunEvent((EVICT, *offset), entry.host, arrived=lines, cached=lines, posted=lines, number=number)
+            left.stores, left.replaced = True, replaced
+            yield left
         elif entry.kind == _MOVE_DROP and offset in self._in_rounds:
             self._in_rounds.discard(offset)  # in the events that are left the line is not there to leave
         elif entry.kind == _MOVE_DROP and not any(
@@ -413,14 +404,23 @@ class _Reader:
         done: set[Line] = set()
         gone: set[Line] = set()
         flushed, lingering = self._flushed.setdefault(thread, set()), self._lingering.setdefault(thread, set())
+        past = self._past.setdefault(thread, set())
         for entry in entries:
+            if entry.kind == _NT_STORE:
+                past.update(entry.lines())
+            elif entry.kind in (_LOAD, _STORE):
+                done |= past.intersection(entry.lines())
             if entry.kind == _FLUSH and entry.pool < 8:
                 flushed.update(entry.lines())
                 lingering.update(entry.lines())
             if entry.kind == _DEVICE_SEEN:  # its thread's next fence awaits what the device has posted
                 flushed |= self._flushed.pop(entry.more, set())
                 lingering |= self._lingering.pop(entry.more, set())
-            if entry.kind == _FENCE and entry.what != _FENCE_LOADS:
+            fences = entry.kind == _FENCE and entry.what != _FENCE_LOADS
+            if fences or entry.kind in (_THREAD_END, _PROCESS_END):
+                done |= past
+                past.clear()
+            if fences:
                 done |= flushed
                 flushed.clear()
                 if entry.what != _FENCE_STORES:

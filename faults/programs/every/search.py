@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from faults.programs.every.events import EVICT, FETCH, Actor, Look, Move, RunEvent, Trace
 from faults.programs.every.evictions import Chance, examined, noticed
-from faults.programs.turns import MOVE_TURNS, TEARS, steps_of
+from faults.programs.turns import MOVE_TURNS, PAST, TEARS, steps_of
 
 Turns = tuple[tuple[int, int], ...]
 Ran = TypeVar("Ran")
@@ -287,7 +287,7 @@ class EverySearch(Generic[Ran]):
             if not initials:
                 continue
             if self._bound is None:
-                known = (place.asleep | place.done).items()
+                known = list((place.asleep | place.done).items())
                 if events[first].crashes:  # behind the last end there is no place for one
                     known = [its for its in known if not (its[1] and its[1].ends)]
                 if not any(_may_come_first(actor, step, later) is not None for actor, step in known):
@@ -347,7 +347,10 @@ class EverySearch(Generic[Ran]):
                 (event.host, True, line) for line in event.posted
             }
             move = None if isinstance(event.actor, int) or event.actor in moves else event.actor
-            if move and not lines & (held if move[0] == FETCH else touched):
+            first = (
+                lines if not move or move[0] != PAST else {its for its in lines if its[1]}
+            )  # it waits for its store alone
+            if move and not first & (held if move[0] == FETCH else touched):
                 moves.append(move)
             touched |= lines
             held |= lines - {(event.host, False, line) for line in event.linger}
@@ -428,7 +431,8 @@ def _insert(tree: list[Branch], events: Mapping[int, RunEvent]) -> None:
             break
         if not branch.behind:
             return
-        tree, events = branch.behind, {k: event for k, event in events.items() if k != its}
+        dead = events[its].host if its in events and events[its].crashes else None  # its steps have come before
+        tree, events = branch.behind, {k: event for k, event in events.items() if k != its and event.host != dead}
     ahead = _fetched_ahead(events)
     for k, event in events.items():
         if k not in ahead:

@@ -117,6 +117,16 @@ typedef struct {
     _Alignas(PROGRAM_LINE) uint8_t bytes[HELD_BYTES];
 } held_bytes;
 
+/* A store past the cache to a line, until it arrives: where turns are chosen, as moves.c lets it do so in any process. */
+enum { PAST_STORES = 1024 };
+typedef struct {
+    uint64_t number;
+    int64_t offset;
+    uint16_t thread;
+    uint8_t pool, nbytes;
+    uint8_t bytes[PROGRAM_LINE];
+} past_store;
+
 enum outcome { GOING_ON, NO_PROGRESS, COMMAND_FAILED, REPEATS, GIVEN_UP };
 
 typedef struct {
@@ -183,6 +193,8 @@ typedef struct {
     program_operation operations[PROGRAM_OPERATIONS];
     program_invariant invariants[PROGRAM_INVARIANTS];
     held_bytes held[PROGRAM_HELD];
+    uint32_t past_count, past_left_out; /* left out: there was no room, so they arrive with their fence */
+    past_store past[PAST_STORES];
 } program_area;
 
 /* A host's image of a pool, as this process maps it. */

@@ -35,7 +35,7 @@ static bool touch(program_self *me, const pool_range *r, const void *at, enum us
     const pool_lines lines = range_lines(r);
     int64_t broken = 0;
     if (area()->options.nature) nature_touched(me, lines, false);
-    if (me->nt_count) posted_land(me, by_program(me), lines);
+    if (posts_past(me)) posted_land(me, by_program(me), lines);
     silent_stores(me, lines);
     if ((use == OVERWRITTEN ? image_overwrite(by_program(me), r, &broken)
                             : image_touch(by_program(me), lines, use != LOADED, &broken)) == DONE)
@@ -326,7 +326,7 @@ static bool fenced(program_self *me, enum fence_kind kind, const void *pc) {
 
 PROGRAM_EXPORT void prog_fence(enum fence_kind kind, const void *pc) {
     program_self *me = self_here();
-    if (me && kind == FENCE_LOCKED && !me->flushed.count && !me->nt_count && !me->lingering.count) {
+    if (me && kind == FENCE_LOCKED && !me->flushed.count && !posts_past(me) && !me->lingering.count) {
         me->ordered = true;
         return;
     }

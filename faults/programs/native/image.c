@@ -412,7 +412,7 @@ static int64_t pay(mover by) {
 }
 
 int64_t image_pay(void) {
-    int64_t count = 0;
+    int64_t count = past_pay();
     for (int host = 0; host < here.area->options.hosts; host++) count += pay((mover){host, 0, BY_NATURE});
     return count;
 }

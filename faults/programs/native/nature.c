@@ -60,7 +60,7 @@ static void draw(program_self *me, int thread) {
                 image_nature_run(by, move.action, (pool_lines){pool, from, line}), from = line + 1;
         image_nature_run(by, move.action, (pool_lines){pool, from, move.lines.last});
         if (move.action != LAND || thread != me->thread) continue;
-        for (int64_t line = move.lines.first; me->nt_count && line < move.lines.last; line++)
+        for (int64_t line = move.lines.first; posts_past(me) && line < move.lines.last; line++)
             if (habit_of(by.host, pool, line, LAND) != LAZY) posted_land(me, by, (pool_lines){pool, line, line + 1});
     }
 }

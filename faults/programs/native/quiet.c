@@ -6,14 +6,14 @@ static const card_cache *cache_of(int pool) { return &image_of(here.host, pool)-
 
 static bool hits(const program_self *me, const pool_range *r) {
     const int64_t last = (r->offset + r->nbytes - 1) / LINE_BYTES;
-    if (me->nt_count) return false;
+    if (posts_past(me)) return false;
     for (int64_t line = r->offset / LINE_BYTES; line <= last; line++)
         if (!(cache_of(r->pool)->state[line] & PRESENT)) return false;
     return true;
 }
 
 static bool nothing_is_posted(const program_self *me) {
-    if (me->nt_count) return false;
+    if (posts_past(me)) return false;
     for (int64_t k = 0; k < me->flushed.count; k++) {
         const pool_lines its = me->flushed.items[k];
         if (memchr(cache_of(its.pool)->pending + its.first, 1, (size_t)(its.last - its.first))) return false;

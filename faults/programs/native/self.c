@@ -151,7 +151,7 @@ void self_forget(void) {
     mappings_after_fork(), pages_after_fork();
     if (!self) return;
     self->flushed.count = self->lingering.count = self->nt_count = 0;
-    self->inside = false;
+    self->inside = self->nt_shared = false;
     joined_pid = getpid();
 }
 

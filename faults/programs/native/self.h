@@ -42,6 +42,7 @@ typedef struct {
     line_list flushed, lingering; /* since the last fence; since the last full fence */
     nt_store *nt;
     int64_t nt_count, nt_room;
+    bool nt_shared; /* stores of it are among the area's */
     const void *callers[CALLERS];
     uint32_t depth, spins, looks;
     uint64_t flush_next,
@@ -246,5 +247,9 @@ bool posted_fence(program_self *me, mover by, enum fence_kind kind); /* returns 
 void posted_add(program_self *me, pool_range range, const uint8_t *bytes, uint64_t number);
 int64_t posted_land(program_self *me, mover by, pool_lines lines);
 void posted_free(program_self *me);
+static inline bool posts_past(const program_self *me) { return me->nt_count || me->nt_shared; }
+bool past_land(int host, int pool, int64_t line); /* the oldest one of a host there; false: there is none */
+int64_t past_pay(void); /* all that the area has; returns how many */
+void past_forget(int host);
 
 #endif

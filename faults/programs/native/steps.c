@@ -218,6 +218,7 @@ void host_crashes(int host, int thread) {
     program_area *a = area();
     a->crashed |= 1u << host;
     if (crash_now) crash_begins(host);
+    past_forget(host);
     image_crash(host, &a->random);
     const program_step step = {
         .number = a->steps,

@@ -101,7 +101,7 @@ bool atomic_begins(void *at, size_t nbytes, const void *pc) {
         prog_rmw_begin(at, nbytes, pc);
         return true;
     }
-    if (self && (self->flushed.count || self->nt_count || self->lingering.count)) prog_fence(FENCE_LOCKED, pc);
+    if (self && (self->flushed.count || posts_past(self) || self->lingering.count)) prog_fence(FENCE_LOCKED, pc);
     else if (self) self->ordered = true;
     atomic_spins(pc);
     return false;
