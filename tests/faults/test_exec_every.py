@@ -92,6 +92,13 @@ def test_what_is_stored_past_the_cache_arrives_line_by_line_at_any_time_before_i
     words = "n:0:1 n:64:1 x : i:64 l:64 i:0 l:0"
     assert outcomes(litmus, words, evictions=0) == {"00", "01", "10", "11"}
     assert outcomes(litmus, "n:0:1 s:0:2 f:0 x : l:0 i:0 l:0", evictions=0) == {"00", "01", "02", "11", "12", "22"}
+    answered = "n:0:1 l:64 n:0:2 x : i:0 l:0 g:64:1"  # between two of them, by a host that has seen the first one
+    assert outcomes(litmus, answered, evictions=0) == {"00", "01", "02", "10", "11"}
+
+
+@pytest.mark.deep
+def test_those_of_two_threads_arrive_in_either_order(litmus: Path) -> None:
+    assert outcomes(litmus, "n:0:1 / n:8:2 : i:0 l:0 l:8", evictions=0) == {"00", "02", "10", "12"}
 
 
 @pytest.mark.deep

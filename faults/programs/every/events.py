@@ -31,6 +31,11 @@ NO_LINES: frozenset[Line] = frozenset()
 Look = tuple[int, int, Line]
 
 
+def comes_past(actor: Actor) -> bool:
+    """Say whether what a thread has stored past the cache arrives: beside PAST, the move names the thread."""
+    return not isinstance(actor, int) and actor[0] & 255 == PAST
+
+
 @dataclass(slots=True, eq=False)
 class RunEvent:
     """A step of a thread, or a move of a line."""
@@ -74,7 +79,12 @@ class RunEvent:
     @property
     def by_chance(self) -> bool:
         """Whether it need not happen, as a crash, damage or an eviction that nobody waits for."""
-        return not isinstance(self.actor, int) and self.actor[0] not in (FETCH, LAND, PAST) and not self.owed
+        return (
+            not isinstance(self.actor, int)
+            and self.actor[0] not in (FETCH, LAND)
+            and not self.owed
+            and not comes_past(self.actor)
+        )
 
     @property
     def evicts(self) -> bool:
@@ -270,10 +280,12 @@ class EventOrder:
         """Say whether an event and one before it that touches the same line of its cache could come in either order.
 
         A flush leaves a line there up to its fence: fetched before, the line may still be old behind the flush.
-        What is stored past the cache arrives behind that step alone, which notes the line among what is posted.
+        What is stored past the cache arrives behind that step, and what its host has posted; then steps may need it.
         """
         other = before.actor
-        if any(not isinstance(actor, int) and actor[0] == PAST for actor in (one, other)):
+        if comes_past(one):
+            return isinstance(other, int) or comes_past(other) or other[0] not in (EVICT, LAND)
+        if comes_past(other):
             return cached and line not in before.dropped
         if isinstance(one, int):
             return isinstance(other, int) or other[0] == EVICT

@@ -19,6 +19,7 @@ from faults.programs.every.events import (
     Look,
     RunEvent,
     Trace,
+    comes_past,
     copied,
 )
 from faults.programs.every.evictions import LOOKED_AT
@@ -93,7 +94,8 @@ def read(
 
 # What a reader knows of the run up to some step. Everything else of it is known before.
 _STATE = (
-    *("_flushed", "_lingering", "_past", "_leaving", "_pending", "_in_rounds", "_gone", "_left", "_ahead"),
+    *("_flushed", "_lingering", "_past", "_stored_past", "_lands", "_leaving", "_pending", "_in_rounds", "_gone"),
+    *("_left", "_ahead"),
     *("_dead", "_alive", "_waits", "_ordinals", "_makers"),
     *("_now", "_order", "_enabled", "_rounds", "_vain", "_stay", "_repeats"),
 )
@@ -135,6 +137,8 @@ class _Reader:
         self._flushed: dict[int, set[Line]] = {}  # by thread, since its last fence
         self._lingering: dict[int, set[Line]] = {}  # since its last full fence
         self._past: dict[int, set[Line]] = {}  # by thread, stored to past the cache since its last fence
+        self._stored_past: dict[int, int] = {}  # by the number of such a store, its event
+        self._lands = 0  # such a store that arrives in the next event
         # Hosts and lines that leave since an event, their flush; until they are fetched again or stored to.
         self._leaving: dict[tuple[int, int, int], int] = {}
         self._pending: set[tuple[int, int, int]] = set()  # hosts and lines
@@ -274,6 +278,8 @@ class _Reader:
     def _needs(self, event: RunEvent) -> int:
         """Find the events without which one could not be: those up to its thread's birth, or its line's flush."""
         bits = 0
+        if comes_past(event.actor) and (store := self._stored_past.get(self._lands)) is not None:
+            bits = self._events[store].before | 1 << store
         if event.owed and isinstance(event.actor, tuple) and (flush := self._leaving.get(event.actor[1:])) is not None:
             bits = self._events[flush].before | 1 << flush
         for k, its in enumerate(self._events[: self._makers.pop(event.actor, 0)]):
@@ -372,7 +378,8 @@ class _Reader:
     def _move(self, entry: Entry, number: int) -> Iterator[RunEvent]:
         lines = frozenset({(entry.pool, entry.line)})
         offset = (entry.host, entry.pool, entry.line)
-        whole = [(what, *offset) for what in (EVICT, LAND, PAST)]  # moves of which it may be a part
+        past = PAST | entry.thread << 17  # native/moves.h
+        whole = [(what, *offset) for what in (EVICT, LAND, past)]  # moves of which it may be a part
         replaced = frozenset({((entry.pool, entry.line), entry.bytes)})
         if entry.kind in (_MOVE_FETCH, _MOVE_FETCH_POSTED):
             posted = lines if entry.kind == _MOVE_FETCH_POSTED else NO_LINES
@@ -384,10 +391,11 @@ class _Reader:
             landed.replaced = replaced
             yield landed
         elif entry.kind == _MOVE_NT:
-            drops = lines if entry._replace(kind=_MOVE_DROP) in self._of[number] else NO_LINES
-            past = RunEvent((PAST, *offset), entry.host, arrived=lines, cached=lines, posted=lines, number=number)
-            past.stores, past.dropped = True, drops
-            yield past
+            self._lands = entry.more
+            drops = lines if entry._replace(kind=_MOVE_DROP, more=0) in self._of[number] else NO_LINES
+            arrives = RunEvent((past, *offset), entry.host, arrived=lines, cached=lines, posted=lines, number=number)
+            arrives.stores, arrives.dropped = True, drops
+            yield arrives
         elif entry.kind == _MOVE_WRITE_BACK:
             left = RunEvent((EVICT, *offset), entry.host, arrived=lines, cached=lines, posted=lines, number=number)
             left.stores, left.replaced = True, replaced
@@ -455,6 +463,8 @@ class _Reader:
                 self._note_leaving(event, entry, lines)
                 if self._coherent and kind != _FLUSH:
                     (fetched if kind == _LOAD else arrived).update(filter(self._is_coherent, lines))
+            if kind == _NT_STORE:
+                self._stored_past[entry.number] = len(self._events)
             if kind in _STORES:
                 stores = event.leaves = True
             elif kind == _OPERATION:

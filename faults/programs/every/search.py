@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
-from faults.programs.every.events import EVICT, FETCH, Actor, Look, Move, RunEvent, Trace
+from faults.programs.every.events import EVICT, FETCH, Actor, Look, Move, RunEvent, Trace, comes_past
 from faults.programs.every.evictions import Chance, examined, noticed
-from faults.programs.turns import MOVE_TURNS, PAST, TEARS, steps_of
+from faults.programs.turns import MOVE_TURNS, TEARS, steps_of
 
 Turns = tuple[tuple[int, int], ...]
 Ran = TypeVar("Ran")
@@ -348,7 +348,7 @@ class EverySearch(Generic[Ran]):
             }
             move = None if isinstance(event.actor, int) or event.actor in moves else event.actor
             first = (
-                lines if not move or move[0] != PAST else {its for its in lines if its[1]}
+                lines if not move or not comes_past(move) else {its for its in lines if its[1]}
             )  # it waits for its store alone
             if move and not first & (held if move[0] == FETCH else touched):
                 moves.append(move)

@@ -153,12 +153,15 @@ static void note_use(const program_move *m) {
     crash_now->uses[at] = (pool_use){m->line, m->number, m->pool, (uint8_t)here.area->stage, {0}};
 }
 
-static int arriving(const crash_line *its, const program_move *m) {
-    int count = 0;
-    if (m->kind == MOVE_WRITE_BACK) return its->count;
-    if (m->kind == MOVE_LAND) return its->posted;
-    while (count < its->count && its->stores[count].number <= m->store) count++;
-    return count;
+/* A store past the cache has arrived, before which those of other threads may be still on their way. */
+static bool forget_past(crash_line *its, uint64_t number) {
+    const int count = its->count;
+    its->count = 0;
+    for (int k = 0; k < count; k++)
+        if (its->stores[k].number != number || its->stores[k].mask == WHOLE) its->stores[its->count++] = its->stores[k];
+    const bool any = its->count < count;
+    if (!its->count) forget_line(its);
+    return any;
 }
 
 void crash_moved(const program_move *m) {
@@ -177,8 +180,10 @@ void crash_moved(const program_move *m) {
         forget_line(its); /* a host that had it all along writes over what the crash has left */
     } else if (!crashed && m->kind == MOVE_POST) {
         its->posted = its->count;
-    } else if (!crashed && (whole || m->kind == MOVE_NT)) {
-        const int count = arriving(its, m);
+    } else if (!crashed && m->kind == MOVE_NT) {
+        if (forget_past(its, m->store)) crash_now->changed[m->host].any = true;
+    } else if (!crashed && whole) {
+        const int count = m->kind == MOVE_LAND ? its->posted : its->count;
         if (count) crash_now->changed[m->host].any = true;
         if (count) forget_stores(its, count);
     }

@@ -20,15 +20,15 @@ void move_make(program_turn turn) {
         turn_all_written();
         return;
     }
-    if (turn.thread >> 17 || pool >= a->options.pools || host >= a->options.hosts || (action > MOVE_PAST && !tears) ||
-        line >= image_of(host, pool)->lines)
+    if ((turn.thread >> 17 && action != MOVE_PAST) || pool >= a->options.pools || host >= a->options.hosts ||
+        (action > MOVE_PAST && !tears) || line >= image_of(host, pool)->lines)
         return;
     if (tears) {
         if (tear_make(host, pool, line, action & TEAR_LAST, action % TEAR_LAST)) turn_written(host);
         return;
     }
     if (action == MOVE_PAST) {
-        if (past_land(host, pool, line)) turn_written(host);
+        if (past_land((int)(turn.thread >> 17), pool, line)) turn_written(host);
         return;
     }
     if (action == MOVE_POISON || action == MOVE_LOSE) {

@@ -5,7 +5,8 @@
 #include "area.h"
 
 /* The threads of turns that are moves begin at MOVE_TURNS: 1 << 16 | pool << 12 | host << 8 | action, one of enum action, or the crash
- * of the host, or damage to the pool, or the arrival of a store past the cache, or an eviction in the middle of a store. */
+ * of the host, or damage to the pool, or an eviction in the middle of a store; or the arrival of the oldest store past the cache that
+ * `thread` has made to the line, with thread << 17. */
 enum { MOVE_TURNS = 1 << 16, MOVE_CRASH = 3, MOVE_POISON, MOVE_LOSE, MOVE_PAST, MOVE_TEAR = 16 };
 enum { TEAR_LAST = 8 }; /* MOVE_TEAR + how many words have arrived, the first or, with this bit, the last ones */
 

@@ -67,12 +67,12 @@ static void past_land_at(mover by, uint32_t at) {
     image_land_nt(by, its.pool, its.offset, its.bytes, its.nbytes, its.number);
 }
 
-bool past_land(int host, int pool, int64_t line) {
+bool past_land(int thread, int pool, int64_t line) {
     const program_area *a = here.area;
     for (uint32_t k = 0; k < a->past_count; k++) {
         const past_store *its = &a->past[k];
-        if (a->threads[its->thread].host != host || its->pool != pool || its->offset / LINE_BYTES != line) continue;
-        past_land_at((mover){host, its->thread, BY_NATURE}, k);
+        if (its->thread != thread || its->pool != pool || its->offset / LINE_BYTES != line) continue;
+        past_land_at((mover){a->threads[thread].host, its->thread, BY_NATURE}, k);
         return true;
     }
     return false;

@@ -82,6 +82,7 @@ static void on_move(const program_move *m) {
     add((record_entry){
         .number = (uint32_t)m->number,
         .line = (uint32_t)m->line,
+        .more = m->kind == MOVE_NT ? (uint32_t)m->store : 0,
         .thread = m->thread,
         .kind = (uint8_t)(RECORD_MOVE + m->kind),
         .host = m->host,

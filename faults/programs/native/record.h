@@ -10,7 +10,8 @@ enum record_kind { RECORD_MOVE = 32, RECORD_BORN = 64, RECORD_CYCLE }; /* other 
 /* `knows`: of a step, a digest of what its thread had done and loaded before; 0 where it may know more than that. `bytes`: of a load of
  * one line, a digest of what its host holds of it; of what arrives from a cache, of what the pool held there before.
  * `line`: the first line that a step touches, or the line that moves; the step since which a thread looks in a cycle. `more`: how
- * many lines a step touches; the thread that made this one, or that has ended; the step since which a thread goes round in a cycle. */
+ * many lines a step touches; the thread that made this one, or that has ended; the store past the cache that arrives; the step since
+ * which a thread goes round in a cycle. */
 typedef struct {
     uint32_t number, line, more;
     uint16_t thread;

@@ -248,7 +248,7 @@ void posted_add(program_self *me, pool_range range, const uint8_t *bytes, uint64
 int64_t posted_land(program_self *me, mover by, pool_lines lines);
 void posted_free(program_self *me);
 static inline bool posts_past(const program_self *me) { return me->nt_count || me->nt_shared; }
-bool past_land(int host, int pool, int64_t line); /* the oldest one of a host there; false: there is none */
+bool past_land(int thread, int pool, int64_t line); /* the oldest one of a thread there; false: there is none */
 int64_t past_pay(void); /* all that the area has; returns how many */
 void past_forget(int host);
 
