@@ -7,7 +7,7 @@ from typing import Any
 
 from cxlemu.memory.line import LINE_BYTES
 from faults.programs.commands import CoherentRange
-from faults.programs.every.entries import ENTRY, KIND_AT, MOVE, MOVES, STEPS, Entry, LeftLines, alike, look_of
+from faults.programs.every.entries import ENTRY, MOVE, MOVES, STEPS, Entry, LeftLines, alike, look_of
 from faults.programs.every.events import (
     EVICT,
     FETCH,
