@@ -25,6 +25,7 @@ from faults.programs.reports import ProgramReport
 from faults.programs.result import WORST_CASES, ExecSetting, RunChoice, RunEnding, RunResult, unfired, untouched
 from faults.programs.run import run as run_once
 from faults.programs.unjudged import absent, for_coherent_caches, goes_on, not_its_own, not_judged
+from faults.programs.words import shortened
 from faults.verdict import Verdict
 
 TOKEN_FILE_MAX = 1 << 21
@@ -79,7 +80,7 @@ def run(ctx: click.Context, asked: ExecFlags) -> None:
                 f"undecided: {result.choice} was ended at the deadline of {setting.deadline_s:g} s (--deadline-s)"
             )
             for sentence in result.doing:
-                report.note(sentence)
+                report.say(shortened(sentence), "  ")
     verdict = _verdict(setting, results)
     if differs and verdict is Verdict.OK:  # of a run that is not the token's
         verdict = Verdict.UNKNOWN

@@ -184,6 +184,7 @@ def test_a_limit_before_a_cycle_leaves_it_undecided(waits: Path, what: str) -> N
     assert "undecided: seed 1 was ended at the deadline of 2 s" in told
     where = r"(sleeps in a system call, |computes, )?its last step: .* at .*waits.c:\d+ in (main|refresh)"
     assert re.search(rf"\(host 1, thread 1\) {where}", told)
+    assert re.search(r"^  waits \(host 1, thread 1\)", result.output, re.M)
     assert "again:" not in told
 
 
