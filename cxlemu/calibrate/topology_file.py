@@ -99,7 +99,8 @@ def topology_file(
             "local_copy_gbytes_per_s": rate(device.local_copy, name),
             "reduce_gbytes_per_s": rate(device.reduce, f"{name} sums two arrays of f32"),
         }
-    emulation: dict[str, Any] = {"card_bytes": CARD_BYTES}
+    sizes = [] if cards is None else [card.nbytes for card in cards.cards]
+    emulation: dict[str, Any] = {"card_bytes": min([CARD_BYTES, *sizes])}
     if m.node is not None:
         emulation["numa_node"] = m.node
     with_device = "" if device is None else f", each with {device.device},"

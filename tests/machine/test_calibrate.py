@@ -278,6 +278,9 @@ def test_cards_are_a_topology_with_their_own_figures() -> None:
     assert (costs.flush_line_ns, costs.fence_ns, costs.doorbell_ring_ns) == (30, 3, 500)
     assert costs.to_pool_gbytes_per_s == 8.0
     assert "/dev/dax1.0" in text.decode() and "shared memory" not in text.decode()
+    small = replace(two, cards=(two.cards[0], replace(two.cards[1], nbytes=1 << 24)))
+    text = topology_file(on_cards(MEASURED, small), capacity_bytes=1 << 32, load=0.25, cards=small)
+    assert Topology.parse(text, "here.yaml").card_bytes == 1 << 24
 
 
 def test_a_certificate_of_devices_says_what_was_seen_and_what_was_not() -> None:
