@@ -96,6 +96,8 @@ _LACKS = {
 
 def _sentence(error: Exception) -> str:
     """What the machine or a library says, with the file that it is about."""
+    if isinstance(error, FileNotFoundError) and error.filename is None:  # os.getcwd's
+        return "the current folder is gone: change to another one"
     if isinstance(error, OSError):
         name = f"{error.filename}: " if error.filename is not None else ""
         more = f": {_LACKS[error.errno]}" if error.errno in _LACKS else ""

@@ -23,6 +23,10 @@ UNEXPECTED: dict[str, tuple[Exception, str]] = {
         OSError(errno.EMFILE, "Too many open files"),
         "Too many open files: raise the limit of open files, as with ulimit -n 4096, or take fewer ranks",
     ),
+    "no folder": (
+        FileNotFoundError(errno.ENOENT, "No such file or directory"),
+        "the current folder is gone: change to another one",
+    ),
     "a value": (ValueError("no such thing\nsecond line"), "ValueError: no such thing"),
     "bytes": (struct.error("argument out of range"), "error: argument out of range"),
     "a module": (ImportError("it was compiled from other sources"), "ImportError: it was compiled from other sources"),
