@@ -449,7 +449,8 @@ def test_what_a_rank_writes_to_its_region_is_in_its_array(engine: str) -> None:
 
 
 def test_run_says_that_copies_go_from_process_to_process() -> None:
-    words = "run all_gather all_to_all -n 2 -c one-host-four-ranks --backend shm --iters 1 -b 16M -e 16M".split()
+    words = ["run", "all_gather", "all_to_all", "-c", "one-host-four-ranks", "--backend", "shm", "--iters", "1"]
+    words += ["-n", "2", "-b", "16M", "-e", "16M"]
     ran = cxlemu(*words, "--transport", "process", code=0)
     assert "# copies   from process to process, arrays of 8 MiB and more" in ran.output
     assert ran.output.count("zero_copy") == 2
