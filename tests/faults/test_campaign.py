@@ -112,10 +112,10 @@ TURNS = Spec(
 
 
 def test_faults_happen_to_real_communicators_and_are_survived_or_noticed() -> None:
-    result = CampaignRunner(TURNS.sweep(4), threads, 2, budget_s=PATIENT_S).run()
+    result = CampaignRunner(TURNS.sweep(2), threads, 2, budget_s=PATIENT_S).run()
     assert result.complete and result.findings == []
     assert result.counts.keys() >= {"survived", "detected"}
-    assert result.counts["survived"] >= 2 * 4 * 2  # nature and stalls owe right results
+    assert result.counts["survived"] >= 2 * 2 * 2  # nature and stalls owe right results
 
 
 @pytest.mark.parametrize("kind", ["crash", "flip_payload", "late_doorbell"])
@@ -126,9 +126,9 @@ def test_a_fault_comes_at_the_same_place_with_the_same_end_again(kind: str) -> N
 
 def test_checksums_find_what_nothing_else_can() -> None:
     flips = TURNS.model_copy(update={"kinds": ("flip_payload",)})
-    bare = CampaignRunner(flips.sweep(6), threads, 2, budget_s=PATIENT_S).run()
+    bare = CampaignRunner(flips.sweep(3), threads, 2, budget_s=PATIENT_S).run()
     checked = CampaignRunner(
-        flips.model_copy(update={"integrity": "crc32c"}).sweep(6), threads, 2, budget_s=PATIENT_S
+        flips.model_copy(update={"integrity": "crc32c"}).sweep(3), threads, 2, budget_s=PATIENT_S
     ).run()
     assert bare.counts["unprotected"] and not bare.findings
     assert checked.counts["detected"] and not checked.counts["unprotected"] and not checked.findings

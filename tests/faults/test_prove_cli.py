@@ -84,7 +84,7 @@ def test_sizes_variants_and_in_place(tmp_path: Path) -> None:
 
 
 def test_plans_that_carry_checksums() -> None:
-    document = with_json("prove", "--integrity", "crc32c", "-n", "2-4", "-b", "256", code=0)[1]
+    document = with_json("prove", "--integrity", "crc32c", "-n", "4", "-b", "256", code=0)[1]
     rows = document["rows"]
     assert document["integrity"] == "crc32c" and {row["verdict"] for row in rows} == {"ok"}
     assert {row["variant"] for row in rows} == {
@@ -101,7 +101,7 @@ def test_plans_that_carry_checksums() -> None:
         "two_shot_staged",
         "two_shot_apart",
     }
-    assert len(rows) == 3 * 66
+    assert len(rows) == 66
 
 
 def test_an_algorithm_of_the_users_own() -> None:
