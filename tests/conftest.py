@@ -22,14 +22,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
-from tests.helpers.compilers import PROGRAMS, installed
+from tests.helpers.compilers import installed
 
 # What was measured on the machine at hand, and kept, does not decide what tests see: see cxlemu/machine.py.
 os.environ.setdefault("CXLEMU_KEEP_DEAD_POOLS", "1")  # those of tests beside this one
@@ -87,10 +86,6 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--share {share}: give one of N, from 1/N to N/N")
     settings.load_profile("deep" if deep else "fast")  # --hypothesis-profile replaces it
     config.stash[LEFT_OUT] = 0
-    if not hasattr(config, "workerinput"):  # its workers inherit it
-        programs = TemporaryDirectory(prefix="cxlemu-programs-")
-        config.add_cleanup(programs.cleanup)
-        os.environ[PROGRAMS] = programs.name
     gc.set_threshold(GARBAGE_SELDOM, 10, 10)
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-PROGRAMS = "PROGRAMS_OF_TESTS"  # a variable: the folder of the programs that a run of the tests has built
 NUMBERED = re.compile(r"(gcc|clang)-\d+")
 CXX = {"gcc": "g++", "clang": "clang++"}
 

@@ -1,6 +1,5 @@
 """Litmus tests as programs in C, written from their files: a process for each host, a thread for each rank."""
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -90,9 +89,7 @@ def litmus_program(name: str, functions: Mapping[Do, str]) -> LitmusProgram:
     assert not any(word.initial for word in litmus.program.words)
     names = litmus.program.registers
     source = Path(programs_folder()) / f"{name}-{'-'.join(functions.values())}.h"
-    new = source.with_suffix(f".{os.getpid()}")  # another worker may be reading it
-    new.write_text(c_source(litmus, FUNCTIONS | dict(functions)))
-    new.replace(source)
+    source.write_text(c_source(litmus, FUNCTIONS | dict(functions)))
     program = build("litmus_steps.c", f'-DTEST="{source}"')
     hosts = range(1 + max(thread.host for thread in litmus.program.threads))
     offsets = offsets_of(litmus)

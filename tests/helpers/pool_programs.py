@@ -1,14 +1,11 @@
 """Programs in C and C++ for a pool: built for either mode, run on two hosts, and what the checker found."""
 
 import atexit
-import fcntl
-import hashlib
 import os
 import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
 
@@ -21,7 +18,6 @@ from faults.programs.compile import compiler, compiler_arguments, is_clang
 from faults.programs.findings import KINDS, ProgramFinding
 from faults.programs.result import WORST_CASES, ExecSetting, RunChoice, RunEnding, RunResult
 from faults.programs.run import run
-from tests.helpers.compilers import PROGRAMS
 
 SOURCES = Path(__file__).parents[1] / "faults" / "programs"
 MODES = ("recompiled", "preloaded")
@@ -35,7 +31,7 @@ on_x86 = [
 
 
 def built(mode: str, source: str | Path, *flags: str, language: str = "c") -> Path:
-    """Compile a source, once with these flags for all workers: with `cxlemu cc` or, to be preloaded, with gcc.
+    """Compile a source, once with these flags: with `cxlemu cc` or, to be preloaded, with gcc.
 
     A name is that of a file in tests/faults/programs.
     """
@@ -55,19 +51,7 @@ build = partial(built, "recompiled")
 
 @cache
 def _built(mode: str, source: Path, flags: tuple[str, ...], language: str, command: tuple[str, ...]) -> Path:
-    its = hashlib.blake2b(repr((mode, source, flags, language, command)).encode(), digest_size=8).hexdigest()
-    target = Path(programs_folder(), its, source.stem)
-    target.parent.mkdir(exist_ok=True)
-    with (target.parent / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # another worker may be about it
-        if not target.exists():
-            _compile(target, mode, source, flags, language, command)
-    return target
-
-
-def _compile(
-    target: Path, mode: str, source: Path, flags: Sequence[str], language: str, command: Sequence[str]
-) -> None:
+    target = Path(tempfile.mkdtemp(dir=programs_folder())) / source.stem
     words = ["-O2", "-g", "-pthread", *flags, str(source), "-o", str(target)]
     if mode == "recompiled":
         words = compiler_arguments(language, words, clang=is_clang(command[-1]))
@@ -79,13 +63,12 @@ def _compile(
     if done.returncode and any(words in done.stderr for words in lacking):
         pytest.skip(f"{command[-1]} cannot do {' '.join(flags)} -fsanitize=thread: {done.stderr:.200}")
     assert done.returncode == 0, done.stderr
+    return target
 
 
 @cache
 def programs_folder() -> str:
-    """Where a run of the tests keeps what it has built; another process, what it built itself."""
-    if folder := os.environ.get(PROGRAMS):
-        return folder
+    """Where this process keeps what it has built."""
     folder = tempfile.mkdtemp(prefix="cxlemu-programs-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
