@@ -31,7 +31,7 @@ from cxlemu.units import counted, format_bytes
 PRICED_MAX_RANKS = 16  # of more, pricing takes long, and rules alone choose
 PRICED_MAX_ROUNDS = 16  # of a plan: longer ones are not priced
 PRICED_LINES_MAX_BYTES = 4 << 10  # of a block in doorbell lines
-PLANS_KEPT, KEPT_INSTRUCTIONS_MAX = 64, 20_000  # some 100 MB at most
+PLANS_KEPT, KEPT_INSTRUCTIONS_MAX = 64, 15_000  # some 100 MB at most
 CHEAPER = 0.9  # of the time of what rules choose: another candidate has to be as fast to be taken
 
 
