@@ -151,7 +151,7 @@ static bool goes_on(const page_mapping *a, const page_mapping *b) {
 
 static void add(page_mapping its) {
     const bool locked = lock();
-    int place = 0;
+    int empty = 0;
     for (int k = 0; k < known_most; k++) {
         const bool before = goes_on(&known[k], &its);
         if (!before && !goes_on(&its, &known[k])) continue;
@@ -159,13 +159,13 @@ static void add(page_mapping its) {
         if (before) its.at = known[k].at, its.offset = known[k].offset;
         known[k] = (page_mapping){0};
     }
-    while (place < known_most && known[place].nbytes) place++;
-    if (place == MAPPINGS) {
+    while (empty < known_most && known[empty].nbytes) empty++;
+    if (empty == MAPPINGS) {
         fprintf(stderr, "cxlemu: the program has more than %d mappings of pools\n", MAPPINGS);
         _exit(2);
     }
-    known[place] = its;
-    if (place == known_most) known_most++;
+    known[empty] = its;
+    if (empty == known_most) known_most++;
     unlock(locked);
 }
 
