@@ -21,13 +21,6 @@ class Resource(NamedTuple):
     # what each flit of data from the pool asks for on the resource before it, which is the link's way to the pool
     request_bytes: int = 0
 
-    def kept_ns(self, nbytes: int) -> int:
-        """Compute how long a transfer of ``nbytes`` keeps the resource, in nanoseconds."""
-        if self.gbytes_per_s is None:
-            return 0
-        flits = -(-nbytes // self.payload_bytes)
-        return self.message_ns + duration_ns(flits * self.flit_bytes, self.gbytes_per_s)
-
 
 def bytes_per_ms(gbytes_per_s: float | None) -> int:
     """Convert a rate to that with which the model computes, in bytes per millisecond; None, no delay, becomes 0."""

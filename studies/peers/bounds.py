@@ -36,10 +36,6 @@ class SourceMove(NamedTuple):
     nbytes: int
     sources: tuple[tuple[int, int], ...]
 
-    @property
-    def bytes_read(self) -> int:
-        return self.nbytes * len(self.sources)
-
 
 def moves(call: Call, rank: int) -> list[SourceMove]:
     """List what one rank copies and sums, as in the table above. A reduction's share is whole elements."""

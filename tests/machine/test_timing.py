@@ -5,7 +5,7 @@ import re
 import pytest
 
 from collectives.algorithms import catalog
-from cxlemu.cost import CostModel, Resource, bytes_per_ms, duration_ns
+from cxlemu.cost import CostModel, bytes_per_ms, duration_ns
 from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.errors import ArgumentError, ConfigError, DeadlineError, PlanError
 from cxlemu.plan import NOTHING, Call, DoorbellGroup, Instruction, Kind, Layout, Op, Operand, Plan, Region
@@ -401,8 +401,6 @@ def test_durations_are_whole_nanoseconds_rounded_up() -> None:
     assert bytes_per_ms(22.5) == 22_500_000
     assert [duration_ns(n, 22.5) for n in (0, 1, 22, 23, 45)] == [0, 1, 1, 2, 2]
     assert duration_ns(1 << 40, None) == 0
-    link = Resource("link", "link", 12, 700, 68, 64)
-    assert [link.kept_ns(n) for n in (1, 64, 65)] == [706, 706, 712]
 
 
 def test_first_come_first_served_is_close_to_fair_sharing_where_starts_are_staggered() -> None:
