@@ -203,7 +203,7 @@ def test_the_checker_keeps_256_bytes_of_a_line(name: str, others: int) -> None:
     for _ in range(others):
         words += [":", str(build("litmus.c")), POOLS[name], *looks]
     setting = ExecSetting(parse_commands(words, 2 + others), parse_pools([POOLS[name]]), hosts=2 + others)
-    for choice in (*(RunChoice(None, k) for k in WORST_CASES), RunChoice(0, 0), RunChoice(2, 2)):
+    for choice in (*(RunChoice(None, k) for k in WORST_CASES), RunChoice(0, 0), RunChoice(4, 4)):
         result = run(setting, choice)
         assert result.ending is RunEnding.ENDED
         lines = 6 if name == "queue" else 48

@@ -97,7 +97,7 @@ def test_a_range_is_flushed_as_its_lines_are_one_by_one() -> None:
     """One call makes the steps, and ends the turns, of as many calls; nature moves between them."""
     size = ("-DBODY=1000", "-DMESSAGES=6")
     both = [build("queue.c", *size, *flags) for flags in ((), ("-DLINE_BY_LINE",))]
-    for choice in (*(RunChoice(None, k) for k in range(10)), *(RunChoice(k, k) for k in range(4))):
+    for choice in (*(RunChoice(None, k) for k in range(10)), *(RunChoice(k, k) for k in range(6))):
         its, other = (
             ran_once(f"{q} {POOL} new :: {q} {POOL} produce : {q} {POOL} consume", choice, pool=POOL) for q in both
         )

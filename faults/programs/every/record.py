@@ -195,6 +195,8 @@ class _Reader:
         begins, state = self._marks[-1]
         for name, value in state.items():
             setattr(self, name, copied(value))
+        for fetch in self._ahead.values():
+            self._events[fetch].look = None  # what it is for comes behind this state
         return begins
 
     def _take(self, number: int) -> None:

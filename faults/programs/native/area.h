@@ -141,7 +141,7 @@ typedef struct {
     uint64_t random, burst, late, low, change_points[4];
     uint64_t chances[ACTIONS]; /* nature's rates, of 2^53; and whether this run's hosts have habits */
     bool habits;
-    uint64_t owed; /* how often image_pay has let everything posted arrive */
+    uint64_t owed; /* how often everything posted was let arrive */
     int32_t driver; /* its pid */
     _Atomic int32_t thread_count; /* raised when the thread is there */
     int32_t process_count, stage, outcome;

@@ -144,7 +144,7 @@ static void flush_line(const check_touch *t, bool was_dirty, bool may) {
     copy->drop_site = (uint16_t)step->site;
 }
 
-static void on_flush(const program_step *step, bool was_dirty, bool was_present) {
+static void on_flush(const program_step *step, uint64_t dirty, bool was_present) {
     (void)was_present;
     if (step->pool >= PROGRAM_POOLS) {
         rule_outside(step);
@@ -155,9 +155,9 @@ static void on_flush(const program_step *step, bool was_dirty, bool was_present)
     const bool may = may_overtake(step);
     EACH_LINE(step, t) {
         if (t.coherent) continue; /* such a line comes alone */
-        one.number = step->number + flushed++, one.offset = t.number * PROGRAM_LINE, one.nbytes = PROGRAM_LINE;
+        one.number = step->number + flushed, one.offset = t.number * PROGRAM_LINE, one.nbytes = PROGRAM_LINE;
         t.step = &one;
-        flush_line(&t, was_dirty, may);
+        flush_line(&t, dirty >> flushed++ & 1, may);
     }
     if (flushed) check_await_fence(step, step->offset / PROGRAM_LINE, flushed);
 }

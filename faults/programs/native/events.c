@@ -10,9 +10,7 @@
 #include "self.h"
 #include "tears.h"
 
-/* How many lines a thread flushes, with --free, before others may come in between: one by one, and as a run, which only posts. */
-enum { LINES_AT_ONCE = 16, RUN_AT_ONCE = 64 };
-enum { RUN_MOST = 4096 }; /* lines that the watcher hears of at once */
+enum { LINES_AT_ONCE = 16 }; /* that a thread flushes one by one, with --free, before others may come in between */
 
 static program_area *area(void) { return here.area; }
 static mover by_program(const program_self *me) { return (mover){here.host, (uint16_t)me->thread, BY_PROGRAM}; }
@@ -44,21 +42,22 @@ static bool touch(program_self *me, const pool_range *r, const void *at, enum us
     return false;
 }
 
-static void note_seen(program_self *me, const pool_range *r, uint64_t bytes) {
+/* Whether a thread finds at a place what it has not found there before. */
+static bool is_news(program_self *me, const pool_range *r, uint64_t bytes) {
     const uint64_t key = (uint64_t)r->offset * UINT64_C(0x9E3779B97F4A7C15) >> 32;
     const uint32_t slot = (uint32_t)(key ^ (uint64_t)r->nbytes ^ (uint64_t)r->pool << 8) % SEEN;
     const bool same = me->seen[slot].bytes == bytes && me->seen[slot].offset == r->offset &&
                       me->seen[slot].nbytes == r->nbytes && me->seen[slot].pool == r->pool;
     me->seen[slot].bytes = bytes, me->seen[slot].pool = r->pool;
     me->seen[slot].offset = r->offset, me->seen[slot].nbytes = r->nbytes;
-    turn_progress(me->thread, !same);
+    return !same;
 }
 
-/* Note an invalidate of a line. A thread that finds a line as it was at its last invalidate is waiting for it; a
+/* The same of an invalidate of a line. A thread that finds a line as it was at its last invalidate is waiting for it; a
  * message of many lines is progress. */
-static void note_dropped(program_self *me, int pool, int64_t line) {
+static bool drops_news(program_self *me, int pool, int64_t line) {
     const pool_range dropped = {pool, line * LINE_BYTES, -LINE_BYTES}; /* no load has this size */
-    note_seen(me, &dropped, step_digest(image_of(here.host, pool)->cache.data + line * LINE_BYTES, LINE_BYTES));
+    return is_news(me, &dropped, step_digest(image_of(here.host, pool)->cache.data + line * LINE_BYTES, LINE_BYTES));
 }
 
 static void loaded(program_self *me, const pool_range *r, const void *pc, bool locked, bool system) {
@@ -70,7 +69,7 @@ static void loaded(program_self *me, const pool_range *r, const void *pc, bool l
     step.locked = locked, step.system = system;
     const uint64_t content = step_digest(bytes, r->nbytes);
     step_mix(&step, content);
-    note_seen(me, r, content);
+    turn_progress(me->thread, is_news(me, r, content));
     if (program_watcher_now && program_watcher_now->load) program_watcher_now->load(&step, bytes);
     if (program_coherent_anywhere) coherent_loads(&step, image->twin);
     for (int64_t k = lines.first; k < lines.last; k++) {
@@ -198,7 +197,7 @@ static bool flushes_on(const program_step *step) {
 static void flushed(program_self *me, pool_lines lines, posted_row row) {
     const pool_range next = {lines.pool, lines.last * LINE_BYTES, 0};
     me->flush_next = step_place(STEP_FLUSH, &next), me->flush_step = area()->steps + 1;
-    nature_flushed(me, lines.pool, lines.first, row);
+    nature_flushed(me, lines, row);
 }
 
 static void flush_line(program_self *me, const program_step *step) {
@@ -213,8 +212,7 @@ static void flush_line(program_self *me, const program_step *step) {
     if (area()->options.nature) nature_touched(me, its, on);
     step_mix(step, dirty);
     if (dirty) turn_written(here.host);
-    if (present && !dirty) note_dropped(me, pool, line);
-    else turn_progress(me->thread, dirty);
+    if (present || !on) turn_progress(me->thread, dirty || (present && drops_news(me, pool, line)));
     if (program_watcher_now && program_watcher_now->flush) program_watcher_now->flush(step, dirty, present);
     image_flush(by_program(me), pool, line, step->what == FLUSH_KEEP);
     const bool landed = step->what == FLUSH_DROP_ORDERED;
@@ -240,35 +238,45 @@ static bool things_break(void) {
     return o->crash_host >= 0 || o->link_host >= 0 || o->lost_pool >= 0 || o->poison_pool >= 0;
 }
 
-/* Flush the line of a step that has begun, and those behind it, all at once, where they are dirty and nothing can come in between:
- * each is a step as before, and quiet, as nothing is pending. Returns the first line that is left. */
-static int64_t flush_run(program_self *me, program_step step, pool_lines run) {
+/* Flush the line of a step that has begun, and those behind it, all at once, where nothing can come in between: each is a step as
+ * before, and quiet, as nothing is pending. All of them are progress or, amid such a row, absent. Returns the first line that is left. */
+static int64_t flush_row(program_self *me, program_step step, pool_lines lines) {
     program_area *a = area();
-    const bool in_turns = !a->options.free_running;
+    const bool in_turns = !a->options.free_running, on = flushes_on(&step);
+    row_states its;
     if ((a->options.nature && a->pages_hosts) || a->idle || step.what == FLUSH_DROP_ORDERED || things_break())
-        return run.first;
-    const uint64_t left = in_turns ? 1 + turn_left(me->thread, true) : RUN_AT_ONCE;
-    const int64_t most = left < RUN_MOST ? (int64_t)left : RUN_MOST;
-    if (run.last - run.first > most) run.last = run.first + most;
-    for (int64_t line = run.first; in_pages(here.host) && line < run.last; line++)
-        image_find_stores(by_program(me), run.pool, line);
-    run.last = image_run(here.host, run, PRESENT | DIRTY, NONE_PENDING);
-    if (run.first == run.last) return run.first;
-    const bool on = flushes_on(&step);
-    const posted_row row = nature_posts(me, run, on);
-    run.last = row.last;
-    if (in_turns) run.last = run.first + 1 + turn_goes_on(me->thread, run.last - run.first - 1, true);
-    if (area()->options.nature) nature_touched(me, run, on);
-    step_mix_flushes(&step, run.last - run.first);
-    step.nbytes = (run.last - run.first) * LINE_BYTES;
-    a->steps += (uint64_t)(run.last - run.first - 1), a->owed = 0;
-    turn_written(here.host);
-    turn_progress(me->thread, true);
-    if (program_watcher_now && program_watcher_now->flush) program_watcher_now->flush(&step, true, true);
-    image_flush_run(by_program(me), run, step.what == FLUSH_KEEP);
-    list_add(&me->flushed, run);
-    flushed(me, run, row);
-    return run.last;
+        return lines.first;
+    const int64_t most = in_turns ? 1 + (int64_t)turn_left(me->thread, true) : ROW_LINES;
+    if (lines.last - lines.first > most) lines.last = lines.first + most;
+    for (int64_t line = lines.first; in_pages(here.host) && line < lines.last; line++)
+        image_find_stores(by_program(me), lines.pool, line);
+    lines.last = image_row(here.host, lines, &its);
+    if (lines.first == lines.last || !(on || its.present & 1)) return lines.first;
+    uint64_t clean = its.present & ~its.dirty;
+    if (clean & 1 && !drops_news(me, lines.pool, lines.first)) return lines.first;
+    posted_row row = nature_posts(me, lines, on);
+    for (lines.last = row.last, clean &= row_bits(lines) & ~UINT64_C(1); clean; clean &= clean - 1) {
+        const int64_t line = lines.first + __builtin_ctzll(clean);
+        if (!drops_news(me, lines.pool, line)) lines.last = line, row.stays = false, clean = 0;
+    }
+    const int64_t count = lines.last - lines.first;
+    its.dirty &= row_bits(lines), its.present &= row_bits(lines);
+    if (in_turns) turn_goes_on(me->thread, count - 1, true);
+    if (a->options.nature) nature_touched(me, lines, on);
+    step_mix_flushes(&step, count, its.dirty);
+    step.nbytes = count * LINE_BYTES;
+    const int64_t last = its.dirty ? ROW_LINES - 1 - __builtin_clzll(its.dirty) : 0;
+    a->steps += (uint64_t)last;
+    if (its.dirty) turn_written(here.host);
+    if (its.present) turn_progress(me->thread, true);
+    a->steps += (uint64_t)(count - 1 - last), a->owed = 0;
+    if (program_watcher_now && program_watcher_now->flush)
+        program_watcher_now->flush(&step, its.dirty, its.present & 1);
+    image_flush_row(by_program(me), lines, its.dirty, step.what == FLUSH_KEEP);
+    list_add(&me->flushed, lines);
+    row.lands &= its.dirty; /* nothing of the others is posted */
+    flushed(me, lines, row);
+    return lines.last;
 }
 
 /* Flush the lines of a range, from the step that has begun on; false where this thread's part in the run ends meanwhile. */
@@ -280,7 +288,7 @@ static bool flush_lines(program_self *me, pool_range r, enum flush_kind kind, co
     for (pool_lines left = range_lines(&r);;) {
         const int64_t line = left.first;
         step.number = area()->steps, step.offset = line * LINE_BYTES;
-        if (left.last - line > 1) left.first = flush_run(me, step, left);
+        if (left.last - line > 1) left.first = flush_row(me, step, left);
         if (left.first == line) flush_line(me, &step), left.first++;
         if (left.first >= left.last) return true;
         r.offset = left.first * LINE_BYTES;

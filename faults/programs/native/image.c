@@ -40,18 +40,30 @@ static void tell(mover by, int kind, int pool, int64_t line, int first, int coun
 static uint8_t *run_at(uint8_t *all, pool_lines lines) { return all + lines.first * LINE_BYTES; }
 static size_t run_bytes(pool_lines lines) { return (size_t)(lines.last - lines.first) * LINE_BYTES; }
 
-/* Whether eight bytes are alike. */
-static bool all_are(const uint8_t *at, uint8_t byte) {
+#define EIGHT(byte) ((byte) * UINT64_C(0x0101010101010101))
+
+static uint64_t eight(const uint8_t *at) {
     uint64_t word;
     memcpy(&word, at, sizeof word);
-    return word == byte * UINT64_C(0x0101010101010101);
+    return word;
 }
+
+/* Whether eight bytes are alike. */
+static bool all_are(const uint8_t *at, uint8_t byte) { return eight(at) == EIGHT(byte); }
 
 /* Whether lines of a host may move at once. */
 static bool together(int host, int pool) {
     const program_area *a = here.area;
     const bool watched = a->options.every || crash_now || a->invariant_count; /* each move by itself */
     return !watched && !damage_armed(image_of(host, pool)->cache.damage) && !program_coherent_anywhere;
+}
+
+/* Return the end of those of these lines, from the first on, whose stores are all reported. */
+static int64_t told_end(const host_image *image, pool_lines lines) {
+    int64_t end = lines.first;
+    if (memcmp(run_at(image->twin, lines), run_at(image->cache.data, lines), run_bytes(lines)) == 0) return lines.last;
+    while (end < lines.last && image_is_told(image, end)) end++;
+    return end;
 }
 
 int64_t image_run(int host, pool_lines lines, uint8_t state, enum pending pending) {
@@ -62,12 +74,28 @@ int64_t image_run(int host, pool_lines lines, uint8_t state, enum pending pendin
     int64_t end = lines.first;
     while (end + 8 <= lines.last && all_are(states + end, state) && (any || all_are(pendings + end, its))) end += 8;
     while (end < lines.last && states[end] == state && (any || pendings[end] == its)) end++;
-    int64_t told = lines.first;
     lines.last = end;
-    if (end - told > 1 && memcmp(run_at(image->twin, lines), run_at(image->cache.data, lines), run_bytes(lines)) == 0)
-        return end;
-    while (told < end && image_is_told(image, told)) told++;
-    return told;
+    return told_end(image, lines);
+}
+
+int64_t image_row(int host, pool_lines lines, row_states *row) {
+    const host_image *image = image_of(host, lines.pool);
+    const uint8_t *states = image->cache.state + lines.first, *pending = image->cache.pending + lines.first;
+    const int64_t most = lines.last - lines.first < ROW_LINES ? lines.last - lines.first : ROW_LINES;
+    int64_t count = 0;
+    *row = (row_states){0, 0};
+    for (; count + 8 <= most; count += 8) { /* a bit of each byte */
+        const uint64_t its = eight(states + count), each = UINT64_C(0x0102040810204080);
+        if (its & ~EIGHT(PRESENT | DIRTY) || eight(pending + count)) break;
+        row->present |= (its & EIGHT(PRESENT)) * each >> 56 << count;
+        row->dirty |= (its / DIRTY & EIGHT(1)) * each >> 56 << count;
+    }
+    for (; count < most && !(states[count] & ~(PRESENT | DIRTY)) && !pending[count]; count++) {
+        row->present |= (uint64_t)(states[count] & PRESENT) << count;
+        row->dirty |= (uint64_t)(states[count] / DIRTY) << count;
+    }
+    lines.last = lines.first + count;
+    return together(host, lines.pool) ? told_end(image, lines) : lines.first;
 }
 
 static void set_run(card_cache *c, pool_lines run, uint8_t state) {
@@ -87,15 +115,29 @@ static void fetch_run(mover by, pool_lines run) {
     tell_lines(by, MOVE_FETCH, run, 0, 0, 0);
 }
 
+/* Bring the image of a run of absent lines up to date, of which nothing is pending, as renew does. */
+static void renew_run(mover by, pool_lines run) {
+    host_image *image = image_of(by.host, run.pool);
+    put_bytes(run_at(image->cache.data, run), run_at(image->cache.pool, run), run_bytes(run));
+    told_run(image, run);
+}
+
 /* Let a run of lines leave the cache, where nothing of it is pending. */
 static void drop_run(mover by, pool_lines run, bool hit) {
     host_image *image = image_of(by.host, run.pool);
     set_run(&image->cache, run, 0);
     tell_lines(by, MOVE_DROP, run, 0, 0, 0);
     if (hit) return; /* the load that comes now hits the old bytes */
-    put_bytes(run_at(image->cache.data, run), run_at(image->cache.pool, run), run_bytes(run));
-    told_run(image, run);
+    renew_run(by, run);
     if (in_pages(by.host)) fetch_run(by, run);
+}
+
+/* Let a run of dirty lines go to the pool and leave the cache, where nothing of it is pending. */
+static void evict_run(mover by, pool_lines run) {
+    tell_lines(by, MOVE_WRITE_BACK, run, 0, LINE_BYTES, 0);
+    rest_ends();
+    cache_invalidate(&image_of(by.host, run.pool)->cache, run.first, run.last);
+    drop_run(by, run, false);
 }
 
 /* Report that those of these lines arrive that are pending; returns whether there are any. */
@@ -123,9 +165,10 @@ static bool complete_run(mover by, pool_lines run, bool lingers) {
     return lands;
 }
 
-void image_flush_run(mover by, pool_lines run, bool keep) {
-    tell_lines(by, MOVE_POST, run, 0, 0, 0);
-    cache_flush(&image_of(by.host, run.pool)->cache, run.first, run.last, keep);
+void image_flush_row(mover by, pool_lines lines, uint64_t dirty, bool keep) {
+    pool_lines run = {lines.pool, 0, lines.first};
+    while (next_run(&run, &dirty)) tell_lines(by, MOVE_POST, run, 0, 0, 0);
+    cache_flush(&image_of(by.host, lines.pool)->cache, lines.first, lines.last, keep);
 }
 
 /* --- lines ------------------------------------------------------------------------------------------------------------ */
@@ -294,12 +337,16 @@ static bool complete(mover by, int pool, int64_t line, bool lingers) {
 }
 
 bool image_complete(mover by, pool_lines lines, bool lingers) {
+    const uint8_t *states = image_of(by.host, lines.pool)->cache.state;
     bool lands = false;
     for (pool_lines run = lines; run.first < lines.last; run.first = run.last) {
         const pool_lines left = {lines.pool, run.first, lines.last};
-        run.last = image_run(by.host, left, PRESENT | FLUSHED, ANY_PENDING);
-        if (run.last > run.first) lands = complete_run(by, run, lingers) || lands;
-        else lands = complete(by, run.pool, run.last++, lingers) || lands;
+        const bool absent = !states[run.first] && !in_pages(by.host);
+        run.last = absent ? image_run(by.host, left, 0, NONE_PENDING)
+                          : image_run(by.host, left, PRESENT | FLUSHED, ANY_PENDING);
+        if (run.last == run.first) lands = complete(by, run.pool, run.last++, lingers) || lands;
+        else if (absent) renew_run(by, run);
+        else lands = complete_run(by, run, lingers) || lands;
     }
     return lands;
 }
@@ -392,29 +439,12 @@ void image_nature_run(mover by, enum action action, pool_lines lines) {
             continue;
         const uint8_t state = c->state[run.first];
         run.last = lines.last;
-        run.last = at_once && !(state & DIRTY) ? image_run(by.host, run, state, NONE_PENDING) : run.first;
+        run.last = at_once ? image_run(by.host, run, state, NONE_PENDING) : run.first;
         if (run.last == run.first) image_nature(by, action, run.pool, run.last++);
-        else if (action == EVICT) drop_run(by, run, false);
-        else fetch_run(by, run);
+        else if (action != EVICT) fetch_run(by, run);
+        else if (state & DIRTY) evict_run(by, run);
+        else drop_run(by, run, false);
     }
-}
-
-static int64_t pay(mover by) {
-    int64_t count = 0;
-    for (int pool = 0; pool < here.area->options.pools; pool++) {
-        card_cache *c = &image_of(by.host, pool)->cache;
-        for (int64_t k = 0; k < here.area->extent[pool]; k++) {
-            if (!c->pending[k] && !(c->state[k] & FLUSHED)) continue;
-            count += image_complete(by, (pool_lines){pool, k, k + 1}, false);
-        }
-    }
-    return count;
-}
-
-int64_t image_pay(void) {
-    int64_t count = past_pay();
-    for (int host = 0; host < here.area->options.hosts; host++) count += pay((mover){host, 0, BY_NATURE});
-    return count;
 }
 
 void image_crash(int host, uint64_t *random) {

@@ -37,8 +37,28 @@ void image_flush(mover by, int pool, int64_t line, bool keep);
 enum pending { NONE_PENDING, SOME_PENDING, ANY_PENDING }; /* any: some of them may be */
 int64_t image_run(int host, pool_lines lines, uint8_t state, enum pending pending);
 
-/* Flush such a run of dirty lines, of which nothing is pending. */
-void image_flush_run(mover by, pool_lines run, bool keep);
+/* The same of lines that are not flushed yet, in any state, with nothing pending: at most ROW_LINES. And flush such lines. */
+enum { ROW_LINES = 64 };
+typedef struct {
+    uint64_t present, dirty; /* bits from the first line on */
+} row_states;
+int64_t image_row(int host, pool_lines lines, row_states *row);
+void image_flush_row(mover by, pool_lines lines, uint64_t dirty, bool keep);
+
+static inline uint64_t row_bits(pool_lines lines) { /* those of a row's lines */
+    return lines.last - lines.first < ROW_LINES ? (UINT64_C(1) << (lines.last - lines.first)) - 1 : UINT64_MAX;
+}
+
+/* Go on to the next run of lines whose bits are set, the first of which is that of the line run->last; false where there is none. */
+static inline bool next_run(pool_lines *run, uint64_t *bits) {
+    if (!*bits) return false;
+    const int gap = __builtin_ctzll(*bits);
+    const uint64_t others = ~(*bits >> gap);
+    const int count = others ? __builtin_ctzll(others) : ROW_LINES;
+    run->first = run->last + gap, run->last = run->first + count;
+    *bits = count < ROW_LINES ? *bits >> gap >> count : 0;
+    return true;
+}
 
 /* Whether a host has a process that is not recompiled: its lines are never absent, and its stores are found by comparing. */
 static inline bool in_pages(int host) { return here.area->pages_hosts >> host & 1; }
@@ -65,10 +85,6 @@ void image_land_nt(mover by, int pool, int64_t offset, const uint8_t *bytes, int
 /* Make a move of nature, of one line, where it is possible. */
 bool image_nature(mover by, enum action action, int pool, int64_t line);
 void image_nature_run(mover by, enum action action, pool_lines lines); /* of each of these lines */
-
-/* Let everything posted arrive, and flushed lines leave the caches, as nature must at some time. Returns how many lines
- * moved. */
-int64_t image_pay(void);
 
 /* An invariant reads lines in the pool: what a crashed host has left of them is decided. */
 void image_decide(mover by, pool_lines lines);

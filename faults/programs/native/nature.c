@@ -8,8 +8,7 @@
 
 static program_area *area(void) { return here.area; }
 
-enum { SOMETIMES = 3, OFTEN = 7, RARELY = 15, SELDOM = 63 }; /* one time in 4, in 8, in 16, and in 64 */
-enum habit { AT_EASE, EAGER, LAZY };
+enum { SOMETIMES = 3, OFTEN = 7, RARELY = 15 }; /* one time in 4, in 8, and in 16 */
 
 void nature_begin(program_area *a) {
     uint64_t seed = a->options.seed;
@@ -21,14 +20,40 @@ void nature_begin(program_area *a) {
     }
 }
 
-static enum habit habit_of(int host, int pool, int64_t line, enum action action) {
+/* Let each eight lines of a row do as their first one: long messages then take fewer moves. */
+#define EIGHT UINT64_C(0xFF)
+static uint64_t by_eights(uint64_t bits) { return (bits & UINT64_C(0x0101010101010101)) * EIGHT; }
+
+/* Which lines of a row a host is eager, or slow, to move: bits from its first line on. */
+typedef struct {
+    uint64_t eager, lazy;
+} habits;
+
+static habits habits_of_block(int host, int pool, int64_t block, enum action action) {
     uint64_t seed = area()->options.seed;
-    if (!area()->habits || (area()->pages_hosts && action != LAND)) return AT_EASE;
     splitmix(&seed);
-    seed ^= ((uint64_t)line << 16 | (uint64_t)pool << 12 | (uint64_t)host << 4 | (uint64_t)action) *
-            0xD6E8FEB86659FD93u;
-    static const enum habit habits[] = {AT_EASE, AT_EASE, EAGER, LAZY};
-    return habits[splitmix(&seed) >> 7 & 3];
+    seed ^= ((uint64_t)block << 16 | (uint64_t)pool << 12 | (uint64_t)host << 4 | (uint64_t)action) *
+            UINT64_C(0xD6E8FEB86659FD93);
+    uint64_t some = splitmix(&seed), which = splitmix(&seed);
+    if (splitmix(&seed) & 1) some = by_eights(some), which = by_eights(which);
+    return (habits){some & which, some & ~which};
+}
+
+static habits habits_of(int host, int pool, int64_t line, enum action action) {
+    const int at = (int)(line % ROW_LINES);
+    if (!area()->habits || (area()->pages_hosts && action != LAND)) return (habits){0, 0};
+    habits its = habits_of_block(host, pool, line / ROW_LINES, action);
+    its.eager >>= at, its.lazy >>= at;
+    if (!at) return its;
+    const habits next = habits_of_block(host, pool, line / ROW_LINES + 1, action);
+    its.eager |= next.eager << (ROW_LINES - at), its.lazy |= next.lazy << (ROW_LINES - at);
+    return its;
+}
+
+/* Move some of these lines, those of the bits. */
+static void move_some(mover by, enum action action, pool_lines lines, uint64_t bits) {
+    pool_lines run = {lines.pool, 0, lines.first};
+    while (next_run(&run, &bits)) image_nature_run(by, action, run);
 }
 
 static bool ever(enum action action) { return area()->chances[action] > 0; }
@@ -54,14 +79,18 @@ static void draw(program_self *me, int thread) {
         adversary_aim(nature, actions[k], &move);
         const int pool = move.lines.card;
         if (move.lines.last > area()->extent[pool]) move.lines.last = area()->extent[pool];
-        int64_t from = move.lines.first;
-        for (int64_t line = from; line < move.lines.last; line++)
-            if (!move.among[line - move.lines.first] || habit_of(by.host, pool, line, move.action) == LAZY)
-                image_nature_run(by, move.action, (pool_lines){pool, from, line}), from = line + 1;
-        image_nature_run(by, move.action, (pool_lines){pool, from, move.lines.last});
+        for (pool_lines row = {pool, move.lines.first, 0}; row.first < move.lines.last; row.first += ROW_LINES) {
+            uint64_t bits = 0;
+            row.last = row.first + ROW_LINES < move.lines.last ? row.first + ROW_LINES : move.lines.last;
+            for (int64_t line = row.first; line < row.last; line++)
+                bits |= (uint64_t)move.among[line - move.lines.first] << (line - row.first);
+            if (row.last - row.first == ROW_LINES) bits = by_eights(bits);
+            move_some(by, move.action, row, bits & ~habits_of(by.host, pool, row.first, move.action).lazy);
+        }
         if (move.action != LAND || thread != me->thread) continue;
         for (int64_t line = move.lines.first; posts_past(me) && line < move.lines.last; line++)
-            if (habit_of(by.host, pool, line, LAND) != LAZY) posted_land(me, by, (pool_lines){pool, line, line + 1});
+            if (!(habits_of(by.host, pool, line, LAND).lazy & 1))
+                posted_land(me, by, (pool_lines){pool, line, line + 1});
     }
 }
 
@@ -74,8 +103,8 @@ static void fetch_anywhere(int thread) {
     const int host = area()->threads[thread].host, pool = (int)(which % (uint64_t)area()->options.pools);
     if (!area()->extent[pool]) return;
     const int64_t at = (int64_t)(line % (uint64_t)area()->extent[pool]);
-    const enum habit habit = habit_of(host, pool, at, PREFETCH);
-    if (habit == LAZY || (habit == AT_EASE && seldom)) return;
+    const habits its = habits_of(host, pool, at, PREFETCH);
+    if (its.lazy & 1 || (seldom && !(its.eager & 1))) return;
     image_nature((mover){host, (uint16_t)thread, BY_NATURE}, PREFETCH, pool, at);
 }
 
@@ -168,10 +197,11 @@ void nature_stored(const program_step *store, bool tears) {
         if (drawn >> 4 & 1) turn_stay_behind(store->thread, STAYS_BEHIND);
         return;
     }
-    const int64_t last = (store->offset + store->nbytes - 1) / LINE_BYTES;
-    for (int64_t line = store->offset / LINE_BYTES; line <= last; line++) {
-        if (habit_of(by.host, store->pool, line, EVICT) != EAGER) continue;
-        image_nature(by, EVICT, store->pool, line);
+    const pool_range range = {store->pool, store->offset, store->nbytes};
+    const pool_lines lines = range_lines(&range);
+    for (int64_t line = lines.first; area()->habits && line < lines.last; line += ROW_LINES) {
+        const pool_lines row = {lines.pool, line, lines.last};
+        move_some(by, EVICT, row, habits_of(by.host, lines.pool, line, EVICT).eager & row_bits(row));
     }
 }
 
@@ -184,20 +214,26 @@ void nature_touched(program_self *me, pool_lines lines, bool on) {
 
 /* A line that is flushed, or stored past the cache, lands at once, every other time or by habit. Otherwise a missing fence
  * before it would hardly ever show, as the next step is often a fence. Now and then the thread stays behind there for as long
- * as others need to see the line; seldom within a message of many lines, as each time costs two changes of threads. */
-posted_row nature_posts(const program_self *me, pool_lines lines, bool on) {
-    adversary *nature = &area()->natures[me->thread];
+ * as others need to see the line; seldom within a message of many lines, as each time costs two changes of threads. Whether one
+ * call flushes the lines of a row or many do, each takes the next bits of what was drawn for as many as ROW_LINES of them. */
+posted_row nature_posts(program_self *me, pool_lines lines, bool on) {
+    uint64_t *random = &area()->natures[me->thread].state;
     posted_row row = {.last = lines.last};
     if (!ever(LAND)) return row;
-    if (row.last - lines.first > ROW_LINES) row.last = lines.first + ROW_LINES;
-    for (int64_t line = lines.first; line < row.last; line++, on = true) {
-        const enum habit habit = habit_of(here.host, lines.pool, line, LAND);
-        const uint64_t drawn = splitmix(&nature->state);
-        const bool lands = (habit == AT_EASE && !(drawn & 1)) || habit == EAGER;
-        row.lands |= (uint64_t)lands << (line - lines.first);
-        row.stays = lands & !(drawn >> 1 & (on ? SELDOM : OFTEN));
-        if (row.stays) row.last = line + 1;
+    if (!on || !me->drawn.left) {
+        const uint64_t drawn = splitmix(random);
+        const uint64_t each = splitmix(random);
+        me->drawn.lands = (each & EIGHT) | (by_eights(each) & ~EIGHT); /* short messages line by line */
+        me->drawn.left = ROW_LINES;
+        me->drawn.stays = UINT64_C(1) << (drawn >> 32) % ROW_LINES;
+        if (!on) me->drawn.stays = (me->drawn.stays & ~UINT64_C(1)) | !(drawn & OFTEN);
     }
+    if (row.last - lines.first > me->drawn.left) row.last = lines.first + me->drawn.left;
+    const habits its = habits_of(here.host, lines.pool, lines.first, LAND);
+    row.lands = (me->drawn.lands & ~its.lazy) | its.eager;
+    const uint64_t stays = row.lands & me->drawn.stays & row_bits((pool_lines){lines.pool, lines.first, row.last});
+    row.stays = stays != 0;
+    if (row.stays) row.last = lines.first + 1 + __builtin_ctzll(stays);
     return row;
 }
 
@@ -209,13 +245,10 @@ void nature_stored_past(program_self *me, int pool, int64_t line) {
     if (row.stays) turn_stay_behind(me->thread, STAYS_BEHIND);
 }
 
-void nature_flushed(program_self *me, int pool, int64_t first, posted_row row) {
-    const mover by = {here.host, (uint16_t)me->thread, BY_NATURE};
-    while (row.lands) {
-        first += __builtin_ctzll(row.lands), row.lands >>= __builtin_ctzll(row.lands);
-        const int count = row.lands == UINT64_MAX ? ROW_LINES : __builtin_ctzll(~row.lands);
-        image_nature_run(by, LAND, (pool_lines){pool, first, first + count});
-        row.lands = count < ROW_LINES ? row.lands >> count : 0, first += count;
-    }
+void nature_flushed(program_self *me, pool_lines lines, posted_row row) {
+    const int64_t count = lines.last - lines.first;
+    move_some((mover){here.host, (uint16_t)me->thread, BY_NATURE}, LAND, lines, row.lands & row_bits(lines));
+    me->drawn.left = me->drawn.left > count ? me->drawn.left - (int)count : 0;
+    if (me->drawn.left) me->drawn.lands >>= count, me->drawn.stays >>= count;
     if (row.stays) turn_stay_behind(me->thread, STAYS_BEHIND);
 }

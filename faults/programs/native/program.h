@@ -169,8 +169,8 @@ typedef struct {
     /* A store, RMW or NT store. `before` and `after`: nbytes of the image before and after it; an NT store's `before` is
      * NULL. */
     void (*store)(const program_step *step, const uint8_t *before, const uint8_t *after);
-    /* Of several lines, all alike, each flush is a step: `number` is the first one's. */
-    void (*flush)(const program_step *step, bool was_dirty, bool was_present);
+    /* Of several lines, 64 at most, each flush is a step: `number` is the first one's. Bits say which were dirty. */
+    void (*flush)(const program_step *step, uint64_t dirty, bool was_present);
     void (*fence)(const program_step *step);
     void (*other)(const program_step *step); /* a step of any other kind */
     void (*move)(const program_move *move);

@@ -60,11 +60,11 @@ static void on_store(const program_step *step, const uint8_t *before, const uint
     if (watched && watched->store) watched->store(step, before, after);
 }
 
-static void on_flush(const program_step *step, bool was_dirty, bool was_present) {
+static void on_flush(const program_step *step, uint64_t dirty, bool was_present) {
     program_step its = *step;
     its.locked = was_present;
     add_step(&its, step->what, NULL);
-    if (watched && watched->flush) watched->flush(step, was_dirty, was_present);
+    if (watched && watched->flush) watched->flush(step, dirty, was_present);
 }
 
 static void on_fence(const program_step *step) {

@@ -47,6 +47,10 @@ typedef struct {
     uint32_t depth, spins, looks;
     uint64_t flush_next,
         flush_step; /* where it flushes next, and in which step, if it flushes one line behind another */
+    struct {
+        uint64_t lands, stays;
+        int left;
+    } drawn; /* by nature_posts, for the lines that it flushes next */
     uint64_t paused_at; /* how many steps had been made at its last PAUSE instruction */
     uint32_t failed; /* accesses that ended in a SIGBUS */
     uint32_t outside_looks; /* how often it has looked at the clock, or at input from outside */
@@ -143,7 +147,8 @@ bool step_begins(program_self *me, int kind, int what, const pool_range *r);
 void step_counts(program_self *me, uint64_t at); /* count a step whose turn has come, and do what comes before it */
 uint64_t step_place(int kind, const pool_range *r); /* where a step is taken, as cycle.c compares it */
 void step_mix(const program_step *s, uint64_t bytes); /* into the hash of the trace */
-void step_mix_flushes(const program_step *s, int64_t lines); /* of as many dirty lines, the first one being s's */
+void step_mix_flushes(const program_step *s, int64_t lines,
+                      uint64_t dirty); /* of as many lines, the first one being s's */
 uint64_t step_digest(const uint8_t *bytes, int64_t nbytes);
 void step_end(program_self *me);
 program_site step_site(program_self *me, const void *pc);
@@ -171,14 +176,13 @@ void nature_touched(program_self *me, pool_lines lines, bool on);
 void nature_stored_past(program_self *me, int pool, int64_t line); /* the cache */
 /* What nature does behind a row of flushes: which of its lines land, as bits from the first one on, and whether the thread stays behind.
  * The row ends where it does, or as ROW_LINES are drawn. */
-enum { ROW_LINES = 64 };
 typedef struct {
     int64_t last;
     uint64_t lands;
     bool stays;
 } posted_row;
-posted_row nature_posts(const program_self *me, pool_lines lines, bool on); /* draws it */
-void nature_flushed(program_self *me, int pool, int64_t first, posted_row row);
+posted_row nature_posts(program_self *me, pool_lines lines, bool on); /* draws it */
+void nature_flushed(program_self *me, pool_lines lines, posted_row row); /* of all lines of the row */
 
 /* cycle.c: whether all threads go round in cycles, as this one's state shows at the step `at`: one call of the program may make many. */
 bool cycle_closes(program_self *me, uint64_t at);

@@ -69,9 +69,9 @@ void step_mix(const program_step *s, uint64_t bytes) {
     area()->hash = mixed(area()->hash, step_word(s, s->offset, bytes));
 }
 
-void step_mix_flushes(const program_step *s, int64_t lines) {
+void step_mix_flushes(const program_step *s, int64_t lines, uint64_t dirty) {
     uint64_t hash = area()->hash;
-    for (int64_t k = 0; k < lines; k++) hash = mixed(hash, step_word(s, s->offset + k * LINE_BYTES, true));
+    for (int64_t k = 0; k < lines; k++) hash = mixed(hash, step_word(s, s->offset + k * LINE_BYTES, dirty >> k & 1));
     area()->hash = hash;
     area()->doing[s->thread] = (thread_doing){s->offset + (lines - 1) * LINE_BYTES, s->site, s->kind, s->pool};
 }
@@ -235,13 +235,33 @@ void host_crashes(int host, int thread) {
         if (a->threads[k].host == host && turn_state(k) != THREAD_ENDED) a->opens[k].nbytes = 0;
 }
 
+static int64_t pay(mover by) {
+    int64_t count = 0;
+    for (int pool = 0; pool < here.area->options.pools; pool++) {
+        card_cache *c = &image_of(by.host, pool)->cache;
+        for (int64_t k = 0; k < here.area->extent[pool]; k++) {
+            if (!c->pending[k] && !(c->state[k] & FLUSHED)) continue;
+            count += image_complete(by, (pool_lines){pool, k, k + 1}, false);
+        }
+    }
+    return count;
+}
+
+/* Let everything posted arrive, and flushed lines leave the caches, as nature must at some time. Returns how many lines
+ * moved. */
+static int64_t pay_all(void) {
+    int64_t count = past_pay();
+    for (int host = 0; host < here.area->options.hosts; host++) count += pay((mover){host, 0, BY_NATURE});
+    return count;
+}
+
 /* Where nothing changes, let everything posted arrive: a write-back takes long, but not for ever. */
 static void let_arrive(void) {
     program_area *a = area();
     const uint64_t part = a->options.idle_budget / (PAYMENTS + 1) + 1;
     if (a->idle < part * (a->owed + 1)) return;
     if (a->owed++ < PAYMENTS) {
-        if (image_pay()) a->idle = 0, turn_all_written();
+        if (pay_all()) a->idle = 0, turn_all_written();
     } else if (a->options.free_running) {
         a->idle = a->owed = 0; /* the system chooses which threads go on, and the deadline ends a run that does not */
     }
@@ -257,7 +277,7 @@ static void look_for_hang(program_self *me, uint64_t at) {
     if (outside) nap(); /* the others wait for it: it shall have the processors */
     else if (cycle_closes(me, at)) {
         const bool all_stay = a->cycles[me->thread].stays, repeats = all_stay && record_repeats();
-        if (!repeats && image_pay()) {
+        if (!repeats && pay_all()) {
             turn_all_written();
             if (!all_stay) return;
         }
