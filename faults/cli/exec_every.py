@@ -166,5 +166,3 @@ def _summary(report: ExecReport, covered: EveryCoverage | CrashCoverage) -> None
     report.say(covered.sentence())
     for reason in (*covered.undecided, *covered.anew):
         report.note(reason)
-    if isinstance(covered, EveryCoverage) and covered.past_caches:
-        report.note("non-temporal stores arrive at their fence, or before their thread's next access to the line", "")

@@ -113,7 +113,7 @@ PAST = """#include <fcntl.h>
 #include <sys/mman.h>
 
 int main(int count, char **given) {
-    long long *pool = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, open(given[1], O_RDWR), 0);
+    long long *pool = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, open(given[1], O_CREAT | O_RDWR, 0600), 0);
     if (count > 2) {
         _mm_stream_si64(pool, 1), _mm_stream_si64(pool + 8, 1);
         _mm_sfence();
@@ -132,7 +132,7 @@ def test_a_store_past_the_cache_that_arrives_late_is_repeated_by_its_token(tmp_p
     words = ["--no-check", "--", *f"{program} /dev/shm/past stores : {program} /dev/shm/past".split()]
     flags = ["exec", "--pool", "/dev/shm/past=2M", "--json", "-"]
     found = CliRunner().invoke(main, [*flags, "--every", *words])
-    assert found.exit_code == 1, found.output
+    assert found.exit_code == 1 and json.loads(found.stdout)["runs"][-1]["exits"][1]["code"] == 1, found.output
     again = CliRunner().invoke(main, [*flags, "--replay", json.loads(found.stdout)["token"], *words])
     assert again.exit_code == 1 and "another trace" not in again.output, again.output
 

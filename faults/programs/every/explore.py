@@ -75,7 +75,6 @@ class EveryCoverage:
     shown: list[RunResult] = field(default_factory=list)  # runs to report on
     undecided: dict[str, None] = field(default_factory=dict)  # why not all was covered, a sentence each
     anew: dict[str, None] = field(default_factory=dict)  # which programs have no fork server, and why, a sentence each
-    past_caches: bool = False  # whether a program stores past the cache
 
     @property
     def verdict(self) -> Verdict:
@@ -162,8 +161,7 @@ def _runs(
         if result.ending is RunEnding.DEADLINE and spent and not result.failed:
             raise _CutShort(latest[0])
         trace = reader.read(record, result.turns, sure, result.invariants)
-        covered.past_caches |= holds_nt(record)
-        if covered.past_caches and any((event.fetched & event.arrived) - event.stored for event in trace.events):
+        if holds_nt(record) and any((event.fetched & event.arrived) - event.stored for event in trace.events):
             covered.undecided[_TOO_EARLY] = None
         return latest[0], trace
 

@@ -382,26 +382,23 @@ class _Reader:
         offset = (entry.host, entry.pool, entry.line)
         past = PAST | entry.thread << 17  # native/moves.h
         whole = [(what, *offset) for what in (EVICT, LAND, past)]  # moves of which it may be a part
-        replaced = frozenset({((entry.pool, entry.line), entry.bytes)})
         if entry.kind in (_MOVE_FETCH, _MOVE_FETCH_POSTED):
             posted = lines if entry.kind == _MOVE_FETCH_POSTED else NO_LINES
             self._in_rounds.discard(offset)
             self._leaving.pop(offset, None)
             yield RunEvent((FETCH, *offset), entry.host, fetched=lines, cached=lines, posted=posted, number=number)
-        elif entry.kind in (_MOVE_LAND, _MOVE_LOST):
-            landed = RunEvent((LAND, *offset), entry.host, arrived=lines, posted=lines, number=number, stores=True)
-            landed.replaced = replaced
-            yield landed
+        elif entry.kind in (_MOVE_LAND, _MOVE_LOST, _MOVE_WRITE_BACK):
+            leaves = RunEvent((LAND, *offset), entry.host, arrived=lines, posted=lines, number=number, stores=True)
+            if entry.kind == _MOVE_WRITE_BACK:
+                leaves.actor, leaves.cached = (EVICT, *offset), lines
+            leaves.replaced = frozenset({((entry.pool, entry.line), entry.bytes)})
+            yield leaves
         elif entry.kind == _MOVE_NT:
             self._lands = entry.more
             drops = lines if entry._replace(kind=_MOVE_DROP, more=0) in self._of[number] else NO_LINES
             arrives = RunEvent((past, *offset), entry.host, arrived=lines, cached=lines, posted=lines, number=number)
             arrives.stores, arrives.dropped = True, drops
             yield arrives
-        elif entry.kind == _MOVE_WRITE_BACK:
-            left = RunEvent((EVICT, *offset), entry.host, arrived=lines, cached=lines, posted=lines, number=number)
-            left.stores, left.replaced = True, replaced
-            yield left
         elif entry.kind == _MOVE_DROP and offset in self._in_rounds:
             self._in_rounds.discard(offset)  # in the events that are left the line is not there to leave
         elif entry.kind == _MOVE_DROP and not any(

@@ -13,7 +13,7 @@ _LINES = ("fetched", "arrived", "cached", "posted", "stored", "torn")
 _PLAIN = ("stage", "steps", "stores", "leaves", "ends", "owed")
 # Of an event: what is not needed behind its run.
 RUNS_OWN = frozenset({"number", "before", "races", "flushed", "dropped", "linger", "old", "look", "replaced", "apart"})
-COUNTS = ("executions", "faults", "met", "runs", "steps", "seconds", "past_caches")  # of EveryCoverage
+COUNTS = ("executions", "faults", "met", "runs", "steps", "seconds")  # of EveryCoverage
 FIELDS = frozenset({*COUNTS, "undecided", "unfired", "search", "state", "dirty", "events", "places"})
 
 
