@@ -89,6 +89,10 @@ def test_words_of_a_torn_copy_are_seen_behind_later_steps_on_other_lines(litmus:
     assert outcomes(litmus, words, evictions=1) == {f"{k:03b}" for k in range(8)}
 
 
+def test_what_leaves_by_chance_is_seen_by_either_of_two_hosts_alone(litmus: Path) -> None:
+    assert outcomes(litmus, "s:0:1 : l:0 : l:0", evictions=1) == {"00", "01", "10", "11"}
+
+
 def test_what_is_stored_past_the_cache_arrives_line_by_line_at_any_time_before_its_fence(litmus: Path) -> None:
     words = "n:0:1 n:64:1 x : i:64 l:64 i:0 l:0"
     assert outcomes(litmus, words, evictions=0) == {"00", "01", "10", "11"}
@@ -132,7 +136,8 @@ def test_a_store_past_the_cache_that_arrives_late_is_repeated_by_its_token(tmp_p
     words = ["--no-check", "--", *f"{program} /dev/shm/past stores : {program} /dev/shm/past".split()]
     flags = ["exec", "--pool", "/dev/shm/past=2M", "--json", "-"]
     found = CliRunner().invoke(main, [*flags, "--every", *words])
-    assert found.exit_code == 1 and json.loads(found.stdout)["runs"][-1]["exits"][1]["code"] == 1, found.output
+    assert found.exit_code == 1, found.output
+    assert (1, 1) in {(its["command"], its["code"]) for its in json.loads(found.stdout)["runs"][-1]["exits"]}
     again = CliRunner().invoke(main, [*flags, "--replay", json.loads(found.stdout)["token"], *words])
     assert again.exit_code == 1 and "another trace" not in again.output, again.output
 

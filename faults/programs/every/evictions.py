@@ -129,6 +129,18 @@ def examined(trace: Trace, until: int) -> Iterator[Chance]:
                 following[event.host, line] = k
 
 
+def is_seen_by_a_third(events: Sequence[RunEvent], first: int, host: int) -> bool:
+    """Say whether an event is a line that leaves by chance, and a host other than its own and this one sees that.
+
+    Where this one looks before, no run lets it leave between the two looks by itself.
+    """
+    left = events[first]
+    hosts = (left.host, host) if left.evicts and left.by_chance else None
+    return hosts is not None and any(
+        event.host not in hosts and event.before >> first & 1 and event.conflicts(left) for event in events[first:]
+    )
+
+
 def _next_step(events: Sequence[RunEvent], k: int) -> int:
     """Number the next step of an event's thread: all that sleeps there wakes behind a torn store, which races move."""
     return next((n for n in range(k + 1, len(events)) if events[n].actor == events[k].actor), len(events))

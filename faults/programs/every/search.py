@@ -10,12 +10,12 @@ its thread's turn began (Coons, Musuvathi, McKinley: Bounded Partial-Order Reduc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from faults.programs.every.events import EVICT, FETCH, Actor, Look, Move, RunEvent, Trace, comes_past
-from faults.programs.every.evictions import Chance, examined, noticed
+from faults.programs.every.evictions import Chance, examined, is_seen_by_a_third, noticed
 from faults.programs.turns import MOVE_TURNS, TEARS, steps_of
 
 Turns = tuple[tuple[int, int], ...]
@@ -290,7 +290,9 @@ class EverySearch(Generic[Ran]):
                 known = list((place.asleep | place.done).items())
                 if events[first].crashes:  # behind the last end there is no place for one
                     known = [its for its in known if not (its[1] and its[1].ends)]
-                if not any(_may_come_first(actor, step, later) is not None for actor, step in known):
+                if _stand_beside(known, later) and is_seen_by_a_third(events, first, raced.host):
+                    later[len(events)] = replace(events[first], before=sum(1 << k for k in later))
+                if not _stand_beside(known, later):
                     _insert(place.todo, {initials[0]: later[initials[0]]} | later)
                 continue
             began = self._turn_began(events, first)
@@ -418,6 +420,11 @@ def _may_come_first(actor: Actor, step: RunEvent | None, among: Mapping[int, Run
     if step is None or step.by_chance or step.owed:
         return None
     return None if any(map(step.conflicts, among.values())) else -1
+
+
+def _stand_beside(known: Iterable[tuple[Actor, RunEvent | None]], among: Mapping[int, RunEvent]) -> bool:
+    """Say whether one of these steps may come first: what comes behind it shows as much."""
+    return any(_may_come_first(actor, step, among) is not None for actor, step in known)
 
 
 def _insert(tree: list[Branch], events: Mapping[int, RunEvent]) -> None:
