@@ -345,6 +345,10 @@ class Area:
         """Let the others go on without a thread; returns whether it is still in the state in which it was seen."""
         return bool(self._library.program_outside(thread.number, thread.state))
 
+    def part(self) -> None:
+        """Let threads that alternate side by side run on any processor again, until they next wait for each other."""
+        self._library.program_part()
+
     def stop(self, *, given_up: bool = False) -> None:
         """End every process at its next step; ``given_up`` says that the run is at its deadline."""
         self._library.program_stop(given_up)

@@ -271,9 +271,10 @@ class RunProcesses:
 
     def _look(self) -> None:
         """Let the others go on without a thread that does not come to a step: it sleeps, or computes for long."""
-        steps = self._area.status().steps
         if self._setting.free:
+            self._area.part()  # one may compute for long by now
             return
+        steps = self._area.status().steps
         for thread in self._area.threads():
             if thread.state not in (STARTING, RUNNING):
                 continue

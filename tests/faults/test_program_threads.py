@@ -59,6 +59,18 @@ def test_threads_side_by_side_use_all_processors() -> None:
     assert [line[1:] for line in told] == [[usual] * 3, [usual] * 3, [1] * 3] * 2
 
 
+def test_side_by_side_hosts_that_alternate_share_a_processor_until_they_compute() -> None:
+    """As in turns: another processor would have to wake up each time. Threads that they make may run anywhere."""
+    usual = len(os.sched_getaffinity(0))
+    program = compiled("alternate")
+    pool = program.with_suffix(".pool")
+    commands = parse_commands(f"{program} {pool} 0 : {program} {pool} 1".split(), 2)
+    setting = ExecSetting(commands, parse_pools([f"{pool}=64K"]), free=True, deadline_s=5)
+    result = run(setting, RunChoice(None, 6))
+    assert result.ending is RunEnding.ENDED
+    assert [one.output for one in result.exits] == [f"{usual} {usual} {usual}\n"] * 2
+
+
 def test_side_by_side_a_thread_that_polls_rests() -> None:
     """Six looks, then 100 us: as long as it looks, it has the lock that others need.
 

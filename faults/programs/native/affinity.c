@@ -1,5 +1,5 @@
 /* Keeps the threads of a run on one processor. Only one of them runs at a time, so they need no more; and a turn then passes on at
- * once, while another processor would have to wake up or to leave other work for it. */
+ * once, while another processor would have to wake up or to leave other work for it. With --free, those that alternate come there. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -21,31 +21,44 @@ void pin_begin(int thread, int maker) {
     uint64_t *home = here.area->homes[thread];
     if (maker >= 0) memcpy(home, here.area->homes[maker], HOME_BYTES);
     else if (syscall(SYS_sched_getaffinity, 0, HOME_BYTES, home) < 0) memset(home, 0, HOME_BYTES);
-    pin(thread);
+    if (here.area->options.free_running) unpin(thread); /* its maker may be on the run's processor */
+    else pin(thread);
 }
 
-void pin(int thread) {
+void pin_together(int thread) {
     program_area *a = here.area;
     uint64_t one[PROGRAM_PROCESSORS / 64] = {0};
     int32_t none = 0;
-    if (a->options.free_running) return;
     __atomic_compare_exchange_n(&a->processor, &none, sched_getcpu() + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
     const int at = __atomic_load_n(&a->processor, __ATOMIC_SEQ_CST) - 1;
     if (at < 0 || at >= PROGRAM_PROCESSORS || memcmp(a->homes[thread], one, HOME_BYTES) == 0) return;
     one[at / 64] = UINT64_C(1) << at % 64;
-    set(a->threads[thread].tid, one);
+    if (a->options.free_running && !(a->homes[thread][at / 64] & one[at / 64])) return;
+    a->together[thread] = set(a->threads[thread].tid, one);
+}
+
+void pin(int thread) {
+    if (!here.area->options.free_running) pin_together(thread);
 }
 
 void unpin(int thread) {
-    const program_area *a = here.area;
-    if (!a->options.free_running) set(a->threads[thread].tid, a->homes[thread]);
+    program_area *a = here.area;
+    a->together[thread] = false;
+    set(a->threads[thread].tid, a->homes[thread]);
+}
+
+/* With --free, let the threads on the run's processor run anywhere. Those that still alternate come back, perhaps to another one. */
+PROGRAM_EXPORT void program_part(void) {
+    program_area *a = here.area;
+    __atomic_store_n(&a->processor, 0, __ATOMIC_SEQ_CST);
+    for (int k = 0; k < a->thread_count; k++)
+        if (a->together[k] && turn_state(k) != THREAD_ENDED) unpin(k);
 }
 
 /* --- what the program sees: the processors that it would have otherwise ---------------------------------------------- */
 
 static uint64_t *home_of(pid_t tid) {
-    const bool mine = self && !here.area->options.free_running &&
-                      (tid == 0 || tid == here.area->threads[self->thread].tid);
+    const bool mine = self && (tid == 0 || tid == here.area->threads[self->thread].tid);
     return mine ? here.area->homes[self->thread] : NULL;
 }
 

@@ -173,6 +173,7 @@ typedef struct {
     _Atomic uint32_t told; /* a futex: how often they were told */
     _Atomic int32_t resting; /* threads that wait there */
     int32_t processor; /* the run's, + 1; 0: not chosen yet */
+    _Atomic bool together[PROGRAM_THREADS]; /* with --free: whether a thread is on it */
     uint64_t homes[PROGRAM_THREADS][PROGRAM_PROCESSORS / 64]; /* where each thread may run by itself, as bits */
     uint64_t wakes[PROGRAM_THREADS]; /* at which clock_ns a thread that sleeps goes on; 0: it does not sleep */
     uint32_t module_count, site_count;

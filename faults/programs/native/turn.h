@@ -50,6 +50,7 @@ void turn_leave(int thread);
 void pin_begin(int thread, int maker);
 void pin(int thread);
 void unpin(int thread);
+void pin_together(int thread); /* with --free, until program_part */
 
 /* rest.c: with --free, let a thread rest that makes no progress, until something has arrived in the pool, or another thread of its
  * host has stored. The latter three are called with the lock; rest_wake, where a rest is over, behind it, as who wakes wants the lock.
