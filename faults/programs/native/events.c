@@ -153,10 +153,17 @@ void prog_system_wrote(void *at, size_t nbytes, const void *pc) {
     step_end(me);
 }
 
+/* What is stored past the cache is kept elsewhere at first: a page that the program has closed is to fault at once. */
+static void demand(uint8_t *at, size_t nbytes) {
+    if (pools_closed) pages_demand(at, nbytes, true);
+    else
+        for (int end = 0; end < 2; end++) __atomic_fetch_or(end ? at + nbytes - 1 : at, 0, __ATOMIC_RELAXED);
+}
+
 PROGRAM_EXPORT void prog_nt_store(void *at, const void *bytes, size_t nbytes, const void *pc) {
     pool_range r;
     program_self *me = self_here();
-    if (pools_closed) pages_demand(at, nbytes, true);
+    if (!outside_pools(at)) demand(at, nbytes);
     if (!range_in_pool(at, nbytes, &r) || !step_begin(me)) {
         memcpy(reachable(at), bytes, nbytes);
         return;

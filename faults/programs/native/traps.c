@@ -57,6 +57,7 @@ static const uint8_t *lock(const patch_site *site, ucontext_t *context, const ui
         return patch_aside(site);
     }
     pages_touch(locked.at, site->instruction.nbytes);
+    if (pools_closed) pages_demand(locked.at, site->instruction.nbytes, true);
     const uint32_t failed = self ? self->failed : 0;
     prog_rmw_begin(locked.at, site->instruction.nbytes, PC(site));
     if (self && self->failed != failed) return site->at; /* a SIGBUS comes first */

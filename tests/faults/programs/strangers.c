@@ -543,7 +543,7 @@ static void newline_read(void) {
 }
 
 /* A handler opens pages that are closed to stores or to all, as a tracker of changes does it: also for what functions of the
- * C library store and load. There are many mappings, and each page is closed and opened in turn. */
+ * C library store and load, for locked instructions, and for stores past the cache. There are many mappings, and each page is closed and opened in turn. */
 static volatile int opened;
 static void on_closed(int number, siginfo_t *info, void *context) {
     (void)number, (void)context;
@@ -568,6 +568,13 @@ static void guarded_write(void) {
     CHECK(mprotect(data + PAGE, 2 * PAGE, PROT_NONE) == 0);
     memcpy(got, middle, some);
     CHECK(opened == 4 && got[TEXT - 1] == 1);
+    CHECK(mprotect(data + PAGE, 2 * PAGE, PROT_READ) == 0);
+    cxl_store_nt(data + PAGE, (char[64]){1}, 64);
+    CHECK(opened == 5);
+    cxl_fence();
+    CHECK(__atomic_fetch_add((uint64_t *)(void *)(data + 2 * PAGE), 1, __ATOMIC_SEQ_CST) && opened == 6);
+    cxl_flush(data + 2 * PAGE, 8);
+    cxl_fence();
     memcpy(data, text, TEXT); /* the store */
     flush(data, TEXT);
     tell(1);
