@@ -60,7 +60,7 @@ class RunStatus(ctypes.Structure):
         ("absent", ctypes.c_uint64),
         ("touched", ctypes.c_int32),
         *((name, ctypes.c_uint32) for name in ("kinds_asked", "operations", "invariants", "unexamined")),
-        *((name, ctypes.c_uint32) for name in ("device_copies", "flushed", "past_left_out")),
+        *((name, ctypes.c_uint32) for name in ("device_copies", "flushed", "past_left_out", "past_early")),
     )
 
 

@@ -23,7 +23,7 @@ from faults.programs.area import CrashArrival, CrashPoint
 from faults.programs.findings import KINDS, OF_FAILURES
 from faults.programs.judge import matches_more, suppress
 from faults.programs.positions import located
-from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult, untouched
+from faults.programs.result import TOO_EARLY, ExecSetting, RunChoice, RunEnding, RunResult, untouched
 from faults.programs.resuming import SAVED_EACH_S, journal_of
 from faults.programs.run import run
 from faults.programs.servers import ForkServers
@@ -124,6 +124,7 @@ def _runs(
     if (covered.failed and not only_dirty(result)) or covered.undecided:
         return
     covered.failed = None  # until the search is over: a crash tells what the missing flush does
+    covered.undecided |= {TOO_EARLY: None} if result.early else {}
     assert result.crashes is not None
     last = setting.commands[-1].stage
     points = [point for point in result.crashes.points if point.host in hosts and point.stage < last]

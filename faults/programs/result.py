@@ -16,6 +16,9 @@ from faults.programs.turns import crash_in
 
 # Schedules of the runs in which nature moves nothing: step by step, by priority, in bursts of 64.
 WORST_CASES = (0, 2, 6)
+TOO_EARLY = (
+    "a thread loads from a line before its non-temporal stores there are fenced, which lets them arrive too early"
+)
 
 
 class RunEnding(Enum):
@@ -106,6 +109,7 @@ class RunResult:
     unannounced: int = 0  # how often stores to a line were found that nobody had announced
     expected: int = 0  # how often a program marked loads as stale on purpose
     flushed: bool = False  # whether a program flushed a line of a pool, or stored past its cache
+    early: bool = False  # whether what was stored past a cache arrived before its fence, for a load
     met: bool = False  # whether an access met a line or a card that is damaged
     touched: bool = False  # whether a program touched a pool or, where its loads are not seen, mapped one
     watched_lines: int = 0  # lines that the checker has seen touched; 0 without it

@@ -94,6 +94,7 @@ def stages(setting: ExecSetting, choice: RunChoice, servers: ForkServers | None)
         result.unfired = _unfired(setting, watched) | _judge_histories(area, watched, result, asked=not searched)
         result.unfired |= {} if searched else _unused(setting, watched)
         result.expected, result.flushed = status.expected, bool(status.flushed)
+        result.early = bool(status.past_early)
         result.watched_lines, result.watched_bytes = watched.watched_lines, watched.watched_bytes
         result.touched, result.met = bool(watched.touched), bool(watched.card_met or watched.line_met)
         result.absent = [pool.path for k, pool in enumerate(setting.pools) if watched.absent >> k & 1]

@@ -16,7 +16,7 @@ from cxlemu.errors import ArgumentError
 from faults.programs.commands import parse_commands, parse_pools
 from faults.programs.crashes import CrashCoverage, Losses, crash_everywhere, other_losses
 from faults.programs.damage import damage_everywhere
-from faults.programs.result import ExecSetting, RunChoice, RunResult
+from faults.programs.result import TOO_EARLY, ExecSetting, RunChoice, RunResult
 from faults.programs.run import run
 from tests.faults.test_exec_every import EXAMPLES, HERE
 from tests.helpers.pool_programs import build, on_x86
@@ -42,7 +42,7 @@ def seen(result: RunResult, crashed: int = 0) -> str:
 
 def found(setting: ExecSetting) -> tuple[set[str], int]:
     *_, (_, covered) = runs = list(crash_everywhere(setting, [0], 600))
-    assert covered.failed is None and not covered.undecided
+    assert covered.failed is None and covered.undecided.keys() <= {TOO_EARLY}
     return {seen(result) for result, _ in runs[1:]}, len(runs) - 1
 
 
@@ -236,6 +236,14 @@ def test_a_crash_tears_a_store_of_many_words(reads: str, code: int, tmp_path: Pa
     result = invoke("--pool", f"{POOL}=2M", "--crash", "every", "--no-shrink", "--", *words)
     assert result.exit_code == code, result.output
     assert ("1. torn-in-crash" in result.output and "torn.c:12 in main" in result.output) == code
+
+
+def test_a_load_that_awaits_a_store_past_the_cache_leaves_its_crash_unknown(litmus: Path) -> None:
+    """In the memory model that store may still be lost, though the one behind it has arrived."""
+    for words, code in (("n:0:1 l:0 s:64:1 f:64 x", 3), ("n:0:1 x l:0 s:64:1 f:64 x", 0)):
+        its = f"{litmus} {POOL} {words} :: {litmus} {POOL} l:64 l:0".split()
+        result = invoke("--pool", f"{POOL}=2M", "--crash", "every", "--", *its)
+        assert result.exit_code == code and ("non-temporal stores there" in result.output) == bool(code), result.output
 
 
 def test_more_stores_than_can_be_followed_are_unknown(litmus: Path) -> None:

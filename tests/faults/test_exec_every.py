@@ -757,6 +757,7 @@ def test_a_search_that_is_resumed_comes_to_what_one_call_comes_to(litmus: Path, 
     (_, covered), *more = explore(its, EveryLimits(), resume=journal)
     assert not more and covered.executions == covered.resumed == 8
     assert "ok: every interleaving, 8 executions (8 of them in earlier calls)" in covered.sentence()
+    assert "(1,312 of them in" in replace(covered, resumed=1312).sentence()
 
 
 def test_every_field_of_an_event_is_saved_but_those_of_its_run() -> None:

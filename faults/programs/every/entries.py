@@ -10,7 +10,6 @@ from typing import NamedTuple
 from faults.programs.every.events import Line, Look
 
 ENTRY = struct.Struct("<IIIHBBBBBB4xQQ")  # record_entry
-KIND_AT = struct.calcsize("<IIIH")
 STEPS = LOAD, STORE, RMW, NT_STORE, FLUSH, FENCE, _, YIELD = range(1, 9)
 MOVE = 32
 MOVES = FETCH, FETCH_POSTED, POST, LAND, WRITE_BACK, DROP, NT, LOST = range(MOVE + 1, MOVE + 9)
@@ -32,11 +31,6 @@ class Entry(NamedTuple):
 
     def lines(self) -> list[Line]:
         return [(self.pool, self.line)] if self.more == 1 else [(self.pool, self.line + k) for k in range(self.more)]
-
-
-def holds_nt(record: tuple[int, bytes]) -> bool:
-    """Say whether a run stored past the cache."""
-    return NT_STORE in record[1][KIND_AT :: ENTRY.size]
 
 
 def look_of(thread: int, entries: Iterable[Entry]) -> tuple[Look, int] | None:

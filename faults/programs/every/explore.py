@@ -17,13 +17,12 @@ from faults.programs.damage import WHATS
 from faults.programs.every.ahead import RunsAhead
 from faults.programs.every.crashes import CrashSearch
 from faults.programs.every.damage import DamageSearch
-from faults.programs.every.entries import holds_nt
 from faults.programs.every.events import Trace
 from faults.programs.every.record import RecordReader
 from faults.programs.every.saved import COUNTS, is_saved, restored, saved
 from faults.programs.every.search import EverySearch, Turns
 from faults.programs.judge import matches_more, suppress
-from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult, untouched
+from faults.programs.result import TOO_EARLY, ExecSetting, RunChoice, RunEnding, RunResult, untouched
 from faults.programs.resuming import SAVED_EACH_S, journal_of
 from faults.programs.run import BegunRun, run, stages
 from faults.programs.servers import ForkServers
@@ -35,9 +34,6 @@ KEPT = 10  # runs with warnings, for the report
 LATE_S = 1.0  # how long the last run may be examined behind the end of the budget
 # Why runs go astray though their programs depend on nothing else.
 _ENDED, _NOT_REPEATED = "an execution was ended after ", "an execution may not repeat: "
-_TOO_EARLY = (
-    "a thread loads from a line before its non-temporal stores there are fenced, which lets them arrive too early"
-)
 
 
 @dataclass(frozen=True)
@@ -90,7 +86,7 @@ class EveryCoverage:
         if self.limits.damage:
             each += f", {self.faults} with a {WHATS[self.limits.damage]}, which an access met in {self.met}"
         caches = f"{'at most one eviction' if self.limits.evictions else 'no evictions'} by chance in each"
-        each += f" ({self.resumed} of them in earlier calls)" if self.resumed else ""
+        each += f" ({self.resumed:,} of them in earlier calls)" if self.resumed else ""
         how = f"{each}; lines may be fetched and may arrive at any time, {caches}"
         if self.verdict is Verdict.OK:
             return f"ok: {self.limits}, {how}"
@@ -160,10 +156,8 @@ def _runs(
         spent = time.monotonic() > began + limits.budget_s
         if result.ending is RunEnding.DEADLINE and spent and not result.failed:
             raise _CutShort(latest[0])
-        trace = reader.read(record, result.turns, sure, result.invariants)
-        if holds_nt(record) and any((event.fetched & event.arrived) - event.stored for event in trace.events):
-            covered.undecided[_TOO_EARLY] = None
-        return latest[0], trace
+        covered.undecided |= {TOO_EARLY: None} if result.early else {}
+        return latest[0], reader.read(record, result.turns, sure, result.invariants)
 
     how: dict[str, Any] = {name: getattr(limits, name) for name in ("preemptions", "evictions", "reduced")}
     how["in_time"] = in_time

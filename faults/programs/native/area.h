@@ -195,6 +195,7 @@ typedef struct {
     program_invariant invariants[PROGRAM_INVARIANTS];
     held_bytes held[PROGRAM_HELD];
     uint32_t past_count, past_left_out; /* left out: there was no room, so they arrive with their fence */
+    uint32_t past_early; /* how many arrived before their fence, for a load */
     past_store past[PAST_STORES];
 } program_area;
 

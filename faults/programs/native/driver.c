@@ -150,7 +150,7 @@ typedef struct {
     uint32_t unexamined; /* how often what a pool held was not examined */
     uint32_t device_copies; /* to a pool */
     uint32_t flushed; /* whether a program has flushed a line, or stored past its cache */
-    uint32_t past_left_out; /* as in area.h */
+    uint32_t past_left_out, past_early; /* as in area.h */
 } run_status;
 
 PROGRAM_EXPORT void program_status(run_status *status) {
@@ -183,6 +183,7 @@ PROGRAM_EXPORT void program_status(run_status *status) {
         .device_copies = a->device_copies,
         .flushed = a->flushed,
         .past_left_out = a->past_left_out,
+        .past_early = a->past_early,
     };
 }
 

@@ -33,7 +33,7 @@ static bool touch(program_self *me, const pool_range *r, const void *at, enum us
     const pool_lines lines = range_lines(r);
     int64_t broken = 0;
     if (area()->options.nature) nature_touched(me, lines, false);
-    if (posts_past(me)) posted_land(me, by_program(me), lines);
+    if (posts_past(me) && posted_land(me, by_program(me), lines) && use == LOADED) area()->past_early++;
     silent_stores(me, lines);
     if ((use == OVERWRITTEN ? image_overwrite(by_program(me), r, &broken)
                             : image_touch(by_program(me), lines, use != LOADED, &broken)) == DONE)
