@@ -410,6 +410,85 @@ def test_threads_that_share_private_memory_are_not_called_hung_while_they_may_go
     assert result.exit_code in (0, 3) and "the programs hang" not in result.output, result.output
 
 
+ENDS = """#include "words.h"
+#include <pthread.h>
+#include <pty.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <threads.h>
+static word *w;
+static void *stores(void *at) {
+    set(at, 1);
+    return at;
+}
+static int stores11(void *at) { return stores(at) == 0; }
+static void *spins(void *none) {
+    while (!get(&w[2])) {}
+    return none;
+}
+int main(int count, char **words) {
+    w = map_pool(words[1], 4 * sizeof *w);
+    const char how = *words[2];
+    void *(*const its)(void *) = how == 'h' || how == 'H' ? spins : stores;
+    pthread_t thread;
+    thrd_t other;
+    int terminal;
+    if (how == 'l') {
+        const int first = (int)get(&w[0]), second = (int)get(&w[1]);
+        printf("r=%d%d\\n", first, second);
+        return 0;
+    }
+    if (how == 'p' || how == 'h') {
+        pthread_create(&thread, 0, its, &w[0]);
+        pthread_join(thread, 0);
+    } else if (how == 't') {
+        thrd_create(&other, stores11, &w[0]);
+        thrd_join(other, 0);
+    } else {
+        const pid_t child = how == 's' ? (pid_t)syscall(SYS_fork) : how == 'y' ? forkpty(&terminal, 0, 0, 0) : fork();
+        if (!child) its(&w[0]), _exit(0);
+        how == 'w' ? wait(0) : waitpid(child, 0, 0);
+    }
+    set(&w[1], 1);
+    return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def ends(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source = tmp_path_factory.mktemp("ends") / "ends.c"
+    source.write_text(ENDS)
+    return build(source, "-I", str(EXAMPLES), "-pthread", "-lutil")
+
+
+@pytest.mark.parametrize("how", ["fork", "wait", "syscall", "y: forkpty", "pthread_join", "thrd_join"])
+@pytest.mark.deep(rows=lambda how: how not in ("fork", "pthread_join"))
+def test_who_waits_for_an_end_takes_no_step_before(ends: Path, how: str) -> None:
+    """Of two stores, one behind the other's end, and two loads: what the loads see, and no execution more."""
+    for words in (f"{how[0]} : l", f"l : {how[0]}"):
+        found, executions = verdicts(setting(ends, words))
+        assert found == {(saw, RunEnding.ENDED, False) for saw in ("00", "01", "10", "11")} and executions == 4
+
+
+def test_a_turn_that_ends_as_its_thread_waits_for_an_end_is_no_preemption(ends: Path) -> None:
+    assert verdicts(setting(ends, "f : l"), preemptions=0, most=1000)[1] == 26
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("how", ["h: pthread_join", "H: waitpid"])
+def test_who_waits_for_an_end_that_never_comes_hangs_at_its_line(ends: Path, how: str) -> None:
+    words = ["--pool", POOL, "--", *f"{ends} {POOL} {how[0]} : {ends} {POOL} l".split()]
+    result = invoke("--no-shrink", *words)
+    line = 1 + ENDS[: ENDS.index(f"{how[3:]}(")].count("\n")
+    told = " ".join(result.output.split())
+    assert result.exit_code == 1 and "the programs hang" in told, result.output
+    assert re.search(rf"thread 0\) its last step: gives its turn away at \S*ends.c:{line} in main", told), told
+    (again,) = re.findall("--replay (cxl1\\S+)", result.output)
+    made = CliRunner().invoke(main, ["exec", "--replay", again, *words])
+    assert made.exit_code == 1 and "another trace" not in made.output, made.output
+
+
 # Where looks are counted, all of them are tried.
 WAITS = [
     "g:0:0 i:0 l:0 : s:0:1 G:0:1 : y:0:1",

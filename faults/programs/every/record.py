@@ -33,7 +33,7 @@ _BEGINS, _ENDS = 1, 2
 # another one begins, and lines of an invariant that arrive.
 _OPERATIONS, _INVARIANTS = 254, 255
 _WAITS, _STAYS, _REPEATS = 1, 3, 4  # what cycles come to: enum cycle of native/record.h
-_BORN, _CYCLE = 64, 65
+_BORN, _CYCLE, _AWAITS, _AWAITS_END, _AWAITS_OVER = 64, 65, 66, 1, 2  # record_kind and awaits, likewise
 _MOVE_FETCH, _MOVE_FETCH_POSTED, _MOVE_POST, _MOVE_LAND, _MOVE_WRITE_BACK, _MOVE_DROP, _MOVE_NT, _MOVE_LOST = MOVES
 _MOVE_FAILED = 42
 _FLUSH_KEEP = 3
@@ -96,7 +96,7 @@ def read(
 _STATE = (
     *("_flushed", "_lingering", "_past", "_stored_past", "_lands", "_leaving", "_pending", "_in_rounds", "_gone"),
     *("_left", "_ahead"),
-    *("_dead", "_alive", "_waits", "_ordinals", "_makers"),
+    *("_dead", "_alive", "_waits", "_blocked", "_ordinals", "_makers", "_ends"),
     *("_now", "_order", "_enabled", "_rounds", "_vain", "_stay", "_repeats"),
 )
 EVENTS_MOST = 1 << 17  # whose orders take a gigabyte
@@ -119,12 +119,10 @@ class _Reader:
         self._entries: list[Entry] = last._entries[: self._as_last] if last else []
         self._entries += map(Entry._make, ENTRY.iter_unpack(raw[self._as_last * ENTRY.size :]))
         self._of: dict[int, list[Entry]] = {}  # entries of each step
-        self._born: dict[int, list[Entry]] = {}
-        self._cycles: dict[int, list[Entry]] = {}
+        self._born, self._cycles, self._awaits = (dict[int, list[Entry]]() for _ in range(3))
+        others = {_BORN: self._born, _CYCLE: self._cycles, _AWAITS: self._awaits}
         for entry in self._entries:
-            kind = entry.kind
-            into = self._of if kind < _BORN else self._born if kind == _BORN else self._cycles
-            into.setdefault(entry.number, []).append(entry)
+            others.get(entry.kind, self._of).setdefault(entry.number, []).append(entry)
         self._hosts = {entry.thread: entry.host for births in self._born.values() for entry in births}
         # A round is asked for from its first look on, as record_cycle says: steps of others may have come before.
         self._in_cycle = {
@@ -150,8 +148,10 @@ class _Reader:
         self._dead: set[int] = set()  # threads of a host that has crashed
         self._alive: set[int] = set()
         self._waits: dict[int, frozenset[Line]] = {}  # threads in cycles, and the lines that they look at
+        self._blocked: set[int] = set()  # threads that wait for the end of another one
         self._ordinals: dict[int, int] = {}
         self._makers: dict[Actor, int] = {}
+        self._ends: dict[Actor, int] = {}  # the event that a thread has waited for
         self._stay: set[int] = set()  # threads that make no further step in this run
         self._repeats = False
         self._now: frozenset[int] | None = None  # threads that could make a step
@@ -208,7 +208,7 @@ class _Reader:
                 event.arrived |= self._together(event.arrived)
                 event.leaves = True
             if self._now is None:
-                self._now = frozenset(self._alive.difference(self._waits, self._stay))
+                self._now = frozenset(self._alive.difference(self._waits, self._stay, self._blocked))
             needs = self._needs(event)
             if event.waits_for and (failing := self._might_fail(event, number)):
                 self._order.judge(failing)
@@ -230,6 +230,10 @@ class _Reader:
             self._now = None
             self._alive.add(born.thread)
             self._makers[born.thread] = len(self._events)
+        for entry in self._awaits.get(number, ()):
+            self._now = None
+            (self._blocked.add if entry.what == _AWAITS_END else self._blocked.discard)(entry.thread)
+            self._ends |= {entry.thread: len(self._events) - 1} if entry.what == _AWAITS_OVER else {}
         for cycle in cycles:
             steps = [index for index in range(cycle.more + 1, cycle.number + 1) if self._owners[index] == cycle.thread]
             entries = [entry for offset in steps for entry in self._of.get(offset, ())]
@@ -278,12 +282,11 @@ class _Reader:
         return frozenset((_INVARIANTS, k) for k, lines in enumerate(self._invariants) if lines & arrived)
 
     def _needs(self, event: RunEvent) -> int:
-        """Find the events without which one could not be: those up to its thread's birth, or its line's flush."""
-        bits = 0
-        if comes_past(event.actor) and (store := self._stored_past.get(self._lands)) is not None:
-            bits = self._events[store].before | 1 << store
-        if event.owed and isinstance(event.actor, tuple) and (flush := self._leaving.get(event.actor[1:])) is not None:
-            bits = self._events[flush].before | 1 << flush
+        """Find the events without which one could not be: up to its thread's birth, its line's flush, or an end."""
+        flush = self._leaving.get(event.actor[1:]) if event.owed and isinstance(event.actor, tuple) else None
+        store = self._stored_past.get(self._lands) if comes_past(event.actor) else None
+        causes = (self._ends.pop(event.actor, None), flush, store)
+        bits = next((self._events[k].before | 1 << k for k in causes if k is not None), 0)
         for k, its in enumerate(self._events[: self._makers.pop(event.actor, 0)]):
             steps = isinstance(its.actor, int) and (its.host == event.host or its.stage < event.stage)
             bits |= its.before | 1 << k if steps or its.crashes else 0
@@ -442,8 +445,7 @@ class _Reader:
             entries = [entry for entry in entries if entry.kind != _PROCESS_END or entry.thread not in self._dead]
         done, gone = self._note_flushes(thread, entries)
         cached, written_back, stored, fetched = done | gone, done | posted | arrived, set[Line](), set[Line]()
-        torn = set[Line]()
-        stores = bool(posted or arrived)
+        torn, stores = set[Line](), bool(posted or arrived)
         for entry in entries:
             kind = entry.kind
             if kind == _MOVE_FAILED:

@@ -82,6 +82,10 @@ typedef struct {
     uint64_t rounds; /* how often it has come to the same state since */
 } thread_cycle;
 
+typedef struct {
+    uint64_t bits[PROGRAM_THREADS / 64];
+} thread_set;
+
 /* A thread's last step. */
 typedef struct {
     int64_t offset;
@@ -164,6 +168,7 @@ typedef struct {
     open_store opens[PROGRAM_THREADS];
     open_load loads[PROGRAM_THREADS];
     thread_cycle cycles[PROGRAM_THREADS];
+    thread_set awaits[PROGRAM_THREADS]; /* in a search: it waits for one of these to end; none: it does not */
     thread_doing doing[PROGRAM_THREADS];
     torn_store torn;
     uint32_t tear_count; /* at most TEARS are followed */

@@ -20,23 +20,23 @@ enum { CHILDREN = 64 };
 static pid_t children[CHILDREN]; /* made by fork, and taking part in the run */
 static int child_count;
 
-static bool takes_part(pid_t child) {
-    for (int k = 0; k < here.area->thread_count; k++)
-        if (here.area->threads[k].pid == child && turn_state(k) != THREAD_ENDED) return true;
-    return false;
-}
-
 /* Return a child that has made its last step, and still runs its last instructions; 0 where there is none. */
 static pid_t ended_child(pid_t wanted) {
     for (int k = 0; k < child_count; k++)
-        if ((wanted <= 0 || children[k] == wanted) && !takes_part(children[k])) return children[k];
+        if ((wanted <= 0 || children[k] == wanted) && !turn_takes_part(children[k])) return children[k];
     return 0;
 }
 
-static bool is_child(pid_t wanted) {
-    for (int k = 0; k < child_count; k++)
-        if (wanted <= 0 || children[k] == wanted) return true;
-    return false;
+/* Return whether there is such a child, and its threads; or those of any child. */
+static bool is_child(pid_t wanted, thread_set *threads) {
+    bool any = false;
+    for (int k = 0; k < child_count; k++) {
+        if (wanted > 0 && children[k] != wanted) continue;
+        any = true;
+        for (int thread = 0; thread < here.area->thread_count; thread++)
+            if (here.area->threads[thread].pid == children[k]) set_add(threads, thread);
+    }
+    return any;
 }
 
 REAL(pid_t, waitpid, pid_t, int *, int)
@@ -54,10 +54,8 @@ static pid_t child_ended(pid_t child, int *status, int options, const void *pc) 
     pid_t found;
     if (self) self->outside_looks += (options & WNOHANG) != 0;
     if (!scheduled() || options & WNOHANG) return child_awaited(child, status, options);
-    while (is_child(child) && !(options & (WUNTRACED | WCONTINUED))) {
+    for (thread_set ends = {0}; is_child(child, &ends) && !(options & (WUNTRACED | WCONTINUED)); wait_for(&ends, pc))
         if ((found = ended_child(child))) return child_awaited(found, status, options);
-        wait_on(pc);
-    }
     for (; (found = child_awaited(child, status, options | WNOHANG)) == 0; wait_on(pc)) self->outside_looks++;
     return found;
 }

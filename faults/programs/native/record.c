@@ -123,17 +123,21 @@ const program_watcher *record_around(const program_watcher *inner) {
     return &recorder;
 }
 
-void record_born(int thread, int maker) {
+static void add_of_thread(int thread, enum record_kind kind, int what, int more) {
     if (!record_now) return;
     const program_area *a = here.area;
     add((record_entry){.number = (uint32_t)a->steps,
-                       .more = (uint32_t)maker,
+                       .more = (uint32_t)more,
                        .thread = (uint16_t)thread,
-                       .kind = RECORD_BORN,
+                       .kind = (uint8_t)kind,
+                       .what = (uint8_t)what,
                        .host = a->threads[thread].host,
                        .pool = UINT8_MAX,
                        .stage = (uint8_t)a->stage});
 }
+
+void record_born(int thread, int maker) { add_of_thread(thread, RECORD_BORN, 0, maker); }
+void record_awaits(int thread, enum awaits what) { add_of_thread(thread, RECORD_AWAITS, what, 0); }
 
 static uint32_t first_behind(uint64_t step) {
     uint32_t at = record_now->count < RECORD_MOST ? record_now->count : RECORD_MOST;

@@ -5,7 +5,8 @@
 #include "program.h"
 
 enum { RECORD_MOST = 1 << 21 };
-enum record_kind { RECORD_MOVE = 32, RECORD_BORN = 64, RECORD_CYCLE }; /* other kinds are those of steps */
+/* Other kinds are those of steps. */
+enum record_kind { RECORD_MOVE = 32, RECORD_BORN = 64, RECORD_CYCLE, RECORD_AWAITS };
 
 /* `knows`: of a step, a digest of what its thread had done and loaded before; 0 where it may know more than that. `bytes`: of a load of
  * one line, a digest of what its host holds of it; of what arrives from a cache, of what the pool held there before.
@@ -32,6 +33,9 @@ extern run_record *record_now;
 const program_watcher *record_around(const program_watcher *watched);
 
 void record_born(int thread, int maker);
+/* A thread waits for the end of another one, which has come; or it may look again before. */
+enum awaits { AWAITS_NOTHING, AWAITS_END, AWAITS_OVER };
+void record_awaits(int thread, enum awaits what);
 /* A thread is where it was after step `since`, and its host has stored nothing. Returns what it has come to. */
 enum cycle {
     CYCLE_LOOKS, /* something has arrived before a look that was there */

@@ -51,7 +51,8 @@ _Static_assert(sizeof(siginfo_t) == SIGNAL_BYTES, "a signal is kept as a whole")
 /* Accesses in the middle of a step are no steps: keep the signal until its end. */
 static void on_signal(int number, siginfo_t *info, void *context) {
     if (!self || !self->inside) signals_pass_on(number, info, context);
-    else if (self->late_count < LATE_SIGNALS) memcpy(self->late[self->late_count++], info, sizeof *info);
+    else if (self->late_count < LATE_SIGNALS)
+        memcpy(self->late[self->late_count++], info, sizeof *info), turn_looks(self->thread);
 }
 
 void signals_late(program_self *me) {

@@ -63,14 +63,35 @@ PROGRAM_EXPORT int pthread_create(pthread_t *restrict handle, const pthread_attr
     return error;
 }
 
+/* Whoever was cancelled may leave its wait at once, and cannot be told. */
+static bool cancels;
+REAL(int, pthread_cancel, pthread_t)
+PROGRAM_EXPORT int pthread_cancel(pthread_t handle) {
+    const int error = real_pthread_cancel()(handle);
+    cancels = true;
+    for (int k = 0; self && k < here.area->thread_count; k++)
+        if (here.area->threads[k].pid == getpid()) turn_looks(k);
+    return error;
+}
+
+void wait_for(const thread_set *ends, const void *pc) {
+    self->inside = true; /* a signal is kept until its step */
+    if (!cancels) turn_awaits(self->thread, ends);
+    if (self->late_count) turn_looks(self->thread);
+    self->inside = false;
+    wait_on(pc);
+}
+
 REAL(int, pthread_join, pthread_t, void **)
 int thread_joined(pthread_t handle, void **result, const void *pc) {
     int known = -1;
+    thread_set ends = {0};
     if (!scheduled()) return real_pthread_join()(handle, result);
     for (int k = 0; k < joinable_count; k++)
         if (pthread_equal(joinable[k].handle, handle)) known = k;
     /* A thread has ended for the others with its last step, although it still has instructions to run. */
-    while (known >= 0 && turn_state(joinable[known].thread) != THREAD_ENDED) wait_on(pc);
+    if (known >= 0) set_add(&ends, joinable[known].thread);
+    while (known >= 0 && turn_state(joinable[known].thread) != THREAD_ENDED) wait_for(&ends, pc);
     const int error = real_pthread_join()(handle, result);
     if (error == 0 && known >= 0 && step_begin(self)) {
         step_other(self, STEP_THREAD_JOIN, joinable[known].thread, NULL, NULL);

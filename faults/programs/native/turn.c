@@ -46,6 +46,44 @@ static bool folded(int thread) {
     return a->cycles[thread].stays || (a->options.every && a->written && a->cycles[thread].since == a->written);
 }
 
+bool turn_takes_part(int pid) {
+    const program_area *a = area();
+    for (int k = 0; k < a->thread_count; k++)
+        if (a->threads[k].pid == pid && *state_of(k) != THREAD_ENDED) return true;
+    return false;
+}
+
+/* Whether a thread of a search waits for another one's end, which has not come. */
+static bool blocked(int thread) {
+    uint64_t any = 0;
+    for (size_t k = 0; k < PROGRAM_THREADS / 64; k++) any |= area()->awaits[thread].bits[k];
+    return any;
+}
+
+static bool has_come(int thread, const thread_set *ends) {
+    const program_thread *all = area()->threads;
+    for (int k = 0; k < area()->thread_count; k++) {
+        if (!(ends->bits[k / 64] >> k % 64 & 1)) continue;
+        if (all[k].pid == all[thread].pid ? *state_of(k) == THREAD_ENDED : !turn_takes_part(all[k].pid)) return true;
+    }
+    return false;
+}
+
+void turn_awaits(int thread, const thread_set *ends) {
+    if (!area()->options.every || !host_lock_take(&area()->turns, LOCK_S)) return;
+    if (!has_come(thread, ends)) area()->awaits[thread] = *ends, record_awaits(thread, AWAITS_END);
+    host_lock_release(&area()->turns);
+}
+
+static void awaits_no_more(int thread, enum awaits why) {
+    area()->awaits[thread] = (thread_set){0};
+    record_awaits(thread, why);
+}
+
+void turn_looks(int thread) {
+    if (blocked(thread)) awaits_no_more(thread, AWAITS_NOTHING);
+}
+
 bool turn_alone(int thread) {
     const program_area *a = area();
     for (int k = 0; k < a->thread_count; k++)
@@ -70,10 +108,12 @@ static int waiting(bool also_asleep, int *found) {
     int count = 0;
     also_asleep |= area()->options.every; /* a search tries all times at which it may wake */
     for (int k = 0; k < area()->thread_count; k++)
-        if (*state_of(k) == THREAD_WAITING && (also_asleep || awake(k)) && !folded(k)) found[count++] = k;
-    for (int all = 0; !count && area()->options.every && all < 2; all++)
+        if (*state_of(k) == THREAD_WAITING && (also_asleep || awake(k)) && !folded(k) && !blocked(k))
+            found[count++] = k;
+    for (int all = 0; !count && area()->options.every && all < 3; all++)
         for (int k = 0; k < area()->thread_count; k++)
-            if (*state_of(k) == THREAD_WAITING && (all || !area()->cycles[k].stays)) found[count++] = k;
+            if (*state_of(k) == THREAD_WAITING && (all == 0 ? !folded(k) : all == 2 || !area()->cycles[k].stays))
+                found[count++] = k;
     return count;
 }
 
@@ -343,6 +383,8 @@ void turn_without(int thread, enum thread_state state) {
     *state_of(thread) = state;
     if (state == THREAD_OUTSIDE) unpin(thread);
     futex_wake(state_of(thread));
+    for (int k = 0; k < area()->thread_count; k++)
+        if (blocked(k) && has_come(k, &area()->awaits[k])) awaits_no_more(k, AWAITS_OVER);
     pass_on();
     /* A process that is gone may have passed the turn on without waking the thread that got it. */
     for (int k = 0; k < area()->thread_count; k++)

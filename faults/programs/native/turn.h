@@ -69,6 +69,14 @@ void turn_all_written(void);
 /* Whether no other thread of its host is left. */
 bool turn_alone(int thread);
 
+/* Whether a process has a thread that has not ended. */
+bool turn_takes_part(int pid);
+
+/* In a search, a thread waits for one of these to end: with its process, if that is another one. It takes no turn before, unless all
+ * others go round in cycles. turn_looks: it may look again at once, as a signal has come. */
+void turn_awaits(int thread, const thread_set *ends);
+void turn_looks(int thread);
+
 /* Note whether a thread's step has changed anything. */
 void turn_progress(int thread, bool progress);
 

@@ -25,6 +25,10 @@ static inline void wait_ns(uint64_t ns, const void *pc) {
 }
 static inline void wait_on(const void *pc) { wait_ns(0, pc); }
 
+static inline void set_add(thread_set *set, int thread) { set->bits[thread / 64] |= UINT64_C(1) << thread % 64; }
+/* threads.c: the same in a wait for one of these threads to end, behind which it looks again. */
+void wait_for(const thread_set *ends, const void *pc);
+
 /* threads.c: pthread_join and pthread_cond_wait, called at `pc`. */
 int thread_joined(pthread_t handle, void **result, const void *pc);
 int condition_waited(pthread_mutex_t *lock, const struct timespec *until, const void *pc);
