@@ -101,6 +101,13 @@ def test_what_is_stored_past_the_cache_arrives_line_by_line_at_any_time_before_i
     assert outcomes(litmus, answered, evictions=0) == {"00", "01", "02", "10", "11"}
 
 
+@pytest.mark.parametrize("count", [1024, 1025])
+def test_more_of_them_at_once_than_are_followed_leave_a_search_undecided(litmus: Path, count: int) -> None:
+    result = run(setting(litmus, "n:0:1 " * count + ": l:0"), RunChoice(None, 0, ()))
+    assert result.ending is RunEnding.ENDED and len(result.exits) == 2
+    assert sum("past the caches" in why for why in result.undecided) == count - 1024
+
+
 @pytest.mark.deep
 def test_those_of_two_threads_arrive_in_either_order(litmus: Path) -> None:
     assert outcomes(litmus, "n:0:1 / n:8:2 : i:0 l:0 l:8", evictions=0) == {"00", "02", "10", "12"}
