@@ -349,10 +349,9 @@ class EverySearch(Generic[Ran]):
                 (event.host, True, line) for line in event.posted
             }
             move = None if isinstance(event.actor, int) or event.actor in moves else event.actor
-            first = (
-                lines if not move or not comes_past(move) else {its for its in lines if its[1]}
-            )  # it waits for its store alone
-            if move and not first & (held if move[0] == FETCH else touched):
+            posted = {its for its in lines if its[1]}
+            needs = posted if move and comes_past(move) else lines  # what is stored past the cache awaits that alone
+            if move and not needs & (held if move[0] == FETCH else touched):
                 moves.append(move)
             touched |= lines
             held |= lines - {(event.host, False, line) for line in event.linger}
